@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use adit_mount::control::{ControlError, MountInfo, Registry};
+use adit_mount::mountpoint;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde::Deserialize;
 use serde_json::Value;
@@ -31,6 +32,12 @@ pub struct Asked {
     quiet: bool,
 }
 
+/// The part of a mount that is mounted at a place, from its root: empty is all of it.
+fn part_at(place: &Path) -> PathBuf {
+    let entry = mountpoint::resolve(place).ok().and_then(|place| mountpoint::find(&place));
+    entry.and_then(|entry| Some(entry.root.strip_prefix("/").ok()?.to_owned())).unwrap_or_default()
+}
+
 /// A path from the root without the slashes in front.
 fn without_slashes(path: &[u8]) -> &[u8] {
     &path[path.iter().take_while(|byte| **byte == b'/').count()..]
@@ -47,8 +54,8 @@ impl Asked {
         if !mountpoint.is_dir() {
             return Ok(None);
         }
-        match Registry::of_this_user().find(mountpoint) {
-            Ok(mount) => Ok(Some(Asked { mount, folder: PathBuf::new(), quiet })),
+        match Registry::of_this_user().find_around(mountpoint) {
+            Ok(mount) => Ok(Some(Asked { mount, folder: part_at(mountpoint), quiet })),
             Err(ControlError::NotAMount(_)) => Ok(None),
             Err(e) => Err(answered(&e)),
         }
@@ -63,7 +70,7 @@ impl Asked {
             return Ok(Some(asked));
         }
         let Some((mountpoint, inside)) = split_at_mountpoint(folder) else { return Ok(None) };
-        Ok(Asked::of(&mountpoint, quiet)?.map(|asked| Asked { folder: inside, ..asked }))
+        Ok(Asked::of(&mountpoint, quiet)?.map(|asked| Asked { folder: asked.folder.join(inside), ..asked }))
     }
 
     /// What is at `path` in the folder that was named, as a path of the mount, from its root.
@@ -107,7 +114,7 @@ impl Asked {
         let registry = Registry::of_this_user();
         let mut shown = Shown::new(self.quiet);
         let mut failed = None;
-        let end = || ControlError::Silent { mountpoint: self.mountpoint().to_owned(), pid: self.mount.pid };
+        let end = || self.mount.silent();
         let mut take = |piece: Value| {
             let taken = match Piece::deserialize(&piece) {
                 Ok(Piece::Waiting(waiting)) => {

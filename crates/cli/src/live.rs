@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
+use adit_core::process;
 use adit_mount::MountError;
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_mount::holders::{self, Holder};
@@ -150,13 +151,13 @@ pub fn in_the_way(path: &Path, mount: &MountInfo, how: &str, instead: &str) -> F
 /// The mount is not in its place any more, but it has not ended: it is mounted elsewhere; or it was detached and is still ending, which passes unless
 /// somebody holds it.
 pub fn ending(subject: &str, mount: &MountInfo) -> Failure {
-    let (mountpoint, pid) = (&mount.mountpoint, mount.pid);
+    let (mountpoint, kill) = (&mount.mountpoint, mount.process().kill_line(None));
     let elsewhere = sightings::of(&mount.device).seen;
     if !elsewhere.is_empty() {
         let what = format!("{subject}: not on {mountpoint} here, but still mounted {}", show_places(&elsewhere));
         // Whoever starts a process in a namespace of its own may let go of the copies in a moment.
         return Failure::new(Code::Busy, what)
-            .hint(format!("unmount it there, or end its process, which writes everything back: kill {pid}"))
+            .hint(format!("unmount it there, or end its process, which writes everything back: {kill}"))
             .passing();
     }
     let written = if mount.kind == "vault" { "is not encrypted" } else { "stays in that folder" };
@@ -166,18 +167,19 @@ pub fn ending(subject: &str, mount: &MountInfo) -> Failure {
     );
     let holders = holders_of(&mount.device);
     let failure = Failure::new(Code::Busy, what)
-        .hint(format!("{}; or end it within seconds, with everything written back: kill {pid}", who_holds(&holders)));
+        .hint(format!("{}; or end it within seconds, with everything written back: {kill}", who_holds(&holders)));
     if holders.is_empty() { failure.passing() } else { failure }
 }
 
 /// The other processes that have something open on the mount with this device. This one only looks at it, and is gone in a moment.
 pub fn holders_of(device: &str) -> Vec<Holder> {
     let mut holders = holders::of(device);
-    holders.retain(|holder| holder.pid != std::process::id());
+    holders.retain(|holder| Some(holder.pid) != process::number_in_proc());
     holders
 }
 
-/// Whether the file that a mount's process has open is not where it was any more: it was moved, or removed.
+/// Whether the file that a mount's process has open is not where it was any more: it was moved, or removed. For that process itself: others may be in
+/// a chroot, or in another mount namespace.
 pub fn is_file_missing(mount: &MountInfo) -> bool {
     let path = mount.file_path();
     mount.file_id.is_some_and(|mounted| match path.metadata() {
@@ -218,7 +220,11 @@ pub fn show_places(seen: &[Sighting]) -> String {
 
 /// `process 123 (vim)`
 pub fn show(holder: &Holder) -> String {
-    format!("process {} ({})", holder.pid, crate::output::printable(holder.name.as_bytes()))
+    let (pid, name) = (holder.pid, crate::output::printable(holder.name.as_bytes()));
+    match process::proc_is_ours() {
+        true => format!("process {pid} ({name})"),
+        false => format!("a process ({name}; {pid} in /proc, which is of another pid namespace)"),
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use adit_core::{ErrorKind, FsError};
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_volume::Volume;
 use adit_volume::table::BLOCK_LEN_BYTES;
-use adit_volume::tree::{Difference, Differing, MAIN, Restored, SnapshotInfo};
+use adit_volume::tree::{Difference, Differing, MAIN, Mtimes, Restored, SnapshotInfo};
 use adit_volume::volume::Durability;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -45,8 +45,14 @@ pub enum Asked {
     DeleteSnapshot { name: String },
     /// List snapshots and branches.
     List,
-    /// Set a branch, or what is at a path (names) in it, back to a snapshot.
-    Restore { branch: String, name: String, path: Vec<Vec<u8>> },
+    /// Set a branch, or what is at a path (names) in it, back to a snapshot. With `touch`, what changes is modified now.
+    Restore {
+        branch: String,
+        name: String,
+        path: Vec<Vec<u8>>,
+        #[serde(default)]
+        touch: bool,
+    },
     /// What differs.
     Diff { old: String, new: String },
     /// Make a branch from a snapshot.
@@ -112,10 +118,10 @@ pub fn perform(
         }
         Asked::DeleteSnapshot { name } => volume.delete_snapshot(name)?,
         Asked::List => return Ok(volume.snapshots().iter().map(info_json).collect()),
-        Asked::Restore { branch, name, path } => {
+        Asked::Restore { branch, name, path, touch } => {
             refuse_part_of_upper(volume, branch, path)?;
             let path: Vec<&[u8]> = path.iter().map(Vec::as_slice).collect();
-            return Ok(restored_json(&volume.restore(branch, name, &path)?));
+            return Ok(restored_json(&volume.restore(branch, name, &path, mtimes(*touch))?));
         }
         Asked::Diff { old, new } => {
             for state in [old, new] {
@@ -144,7 +150,7 @@ pub fn perform(
 ///
 /// # Errors
 /// `NotSupported`; as [`open::volume::upper_of`].
-pub fn refuse_part_of_upper(volume: &Volume, branch: &str, path: &[Vec<u8>]) -> Result<(), FsError> {
+pub fn refuse_part_of_upper<P>(volume: &Volume, branch: &str, path: &[P]) -> Result<(), FsError> {
     if path.is_empty() || open::volume::upper_of(volume, branch)?.is_none() {
         return Ok(());
     }
@@ -165,6 +171,11 @@ fn refuse_state_of_upper(volume: &Volume, state: &str, old: &str) -> Result<(), 
         lower.text
     );
     Err(FsError::new(ErrorKind::NotSupported).because(why))
+}
+
+/// When what a restore changes is modified.
+pub fn mtimes(touch: bool) -> Mtimes {
+    if touch { Mtimes::Now } else { Mtimes::Snapshot }
 }
 
 /// What came of a restore beside what it was asked for.

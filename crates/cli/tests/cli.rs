@@ -443,8 +443,48 @@ fn cli_set_id_bits_stay_with_their_owner_or_it_is_told() {
     mode("d/f", 0o6755);
     mode("d", 0o2770);
     let put = bench.open("put", &["d", "/"]).expect(0);
-    let put = put.says("put: /d/f: without its set-id bits, for its copy has another owner and group");
-    put.says("put: /d: without its set-group-id bit, for its copy has another group");
-    let listed = bench.open("ls", &["/d", "--json"]).expect(0).json();
-    assert_eq!((listed[0]["mode"].as_u64(), listed[1]["mode"].as_u64()), (Some(0o755), Some(0o1640)));
+    assert_eq!(put.remarks(), "", "root's copies keep the owner, and so the bits");
+    let get = bench.open("get", &["/d", "again"]).expect(0);
+    let get = get.says("get: /d/f: without its set-id bits, for its copy has another owner and group");
+    get.says("get: /d: without its set-group-id bit, for its copy has another group");
+    let modes = ["again/f", "again/g", "again"].map(|path| fs::metadata(bench.path(path)).unwrap().mode() & 0o7777);
+    assert_eq!(modes, [0o755, 0o1640, 0o770]);
+}
+
+#[test]
+fn put_keeps_owners_for_root_or_says_that_it_does_not() {
+    if !common::is_root("giving files away") {
+        return;
+    }
+    let bench = Bench::new();
+    bench.put_tree(&[("d/f", "f"), ("d/sub/g", "g")]);
+    std::os::unix::fs::symlink("f", bench.path("d/link")).unwrap();
+    bench.run(["volume", "init", "v.adit"]).expect(0);
+    let owners =
+        [("d", 1001, 1002), ("d/f", 1001, 1003), ("d/link", 1004, 1004), ("d/sub", 0, 7), ("d/sub/g", 65_534, 0)];
+    for (path, uid, gid) in owners {
+        std::os::unix::fs::lchown(bench.path(path), Some(uid), Some(gid)).unwrap();
+    }
+    let put = bench.run(["put", "v.adit", "d", "/"]).expect(0);
+    assert_eq!(put.remarks(), "");
+    let options = adit_volume::volume::OpenOptions::new(adit_core::types::Access::Read);
+    let volume = std::sync::Arc::new(adit_volume::Volume::open(&bench.path("v.adit"), &options).unwrap());
+    let volume = adit_volume::Fs::live(&volume, adit_volume::FsOptions::default()).unwrap();
+    for (path, uid, gid) in owners {
+        let found = volume.lstat(path).unwrap();
+        assert_eq!((found.uid, found.gid), (uid, gid), "{path}");
+    }
+    drop(volume);
+    // An ordinary user's copies are that user's, and a line says so, once.
+    fs::set_permissions(bench.dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    let as_user = |args: &[&str]| {
+        let mut command = bench.command();
+        command.env("XDG_STATE_HOME", bench.path("u/state")).env("XDG_RUNTIME_DIR", bench.path("u/run"));
+        std::os::unix::process::CommandExt::uid(&mut command, 65_534);
+        command.args(args);
+        common::run(command, b"").expect(0)
+    };
+    as_user(&["volume", "init", "u.adit"]);
+    let remarks = as_user(&["put", "u.adit", "d", "/"]).remarks();
+    assert_eq!(remarks.matches("owners are left out").count(), 1, "{remarks}");
 }

@@ -140,13 +140,45 @@ fn cli_is_quiet_about_what_it_logs_and_says_that_there_is_more() {
     let copy = good.to_str().unwrap().replace(".c9r", " (conflict).c9r");
     fs::copy(&good, &copy).unwrap();
     let listed = bench.open("ls", &[]).expect(0);
-    assert_eq!((listed.text().as_str(), listed.stderr.lines().count()), ("f\n", 1), "{}", listed.stderr);
+    let lines = listed.stderr.lines().count();
+    assert_eq!((listed.text().as_str(), lines), ("f\nf (conflict)\n", 1), "{}", listed.stderr);
     assert!(listed.stderr.starts_with("adit: 1 warning: -v shows"), "{}", listed.stderr);
     let told = bench.open("ls", &["-v"]).expect(0).stderr;
-    assert!(told.contains("WARN") && told.contains("left out of its directory"), "{told}");
+    assert!(told.contains("WARN") && told.contains("a second version of an entry"), "{told}");
     assert_eq!(bench.open("ls", &["-q"]).expect(0).stderr, "");
     let check = ["vault", "check", bench.vault_str(), "--password-file", bench.password_str()];
     assert!(bench.run(check).expect(0).text().contains("a second version of /f,"));
+}
+
+#[test]
+fn cli_conflicts_are_listed_and_one_version_is_kept() {
+    let bench = Bench::new();
+    let of = |verb: &[&str]| {
+        let first = ["vault", "conflicts", bench.vault_str(), "--password-file", bench.password_str()];
+        bench.run(first.iter().chain(verb))
+    };
+    for (content, kept) in [("first", "/f.txt"), ("other", "/f (conflict).txt")] {
+        fs::write(bench.path("f.txt"), "first").unwrap();
+        bench.open("put", &["f.txt", "/"]).expect(0);
+        let good = bench.content_files().into_iter().max_by_key(|file| fs::metadata(file).unwrap().modified().unwrap());
+        let good = good.unwrap();
+        let second = good.to_str().unwrap().replace(".c9r", " (conflict).c9r");
+        fs::copy(&good, &second).unwrap();
+        fs::write(bench.path("f (conflict).txt"), "other").unwrap();
+        bench.open("put", &["f (conflict).txt", "/"]).expect(0);
+        assert_eq!(bench.open("cat", &["/f (conflict).txt"]).expect(0).text(), "other");
+        let listed = of(&["--json"]).expect(0).json();
+        let told = (&listed["conflicts"][0]["path"], &listed["conflicts"][0]["version"]);
+        assert_eq!(told, (&"/f.txt".into(), &"/f (conflict).txt".into()), "{listed}");
+        assert!(of(&[]).expect(0).text().ends_with("1 second version\n"));
+        of(&["--keep", "/other"]).expect(1).says("no two versions");
+        let done = of(&["--keep", kept]).expect(0).text();
+        assert!(done.contains("/lost+found/") && done.ends_with("no second versions\n"), "{done}");
+        assert_eq!(bench.open("cat", &["/f.txt"]).expect(0).text(), content);
+        assert_eq!(bench.open("ls", &[]).expect(0).text(), "f.txt\nlost+found\n");
+        bench.check(&[]).expect(0);
+        bench.open("rm", &["-ry", "/f.txt", "/lost+found"]).expect(0);
+    }
 }
 
 #[test]

@@ -411,6 +411,44 @@ fn a_manifest_is_stored_after_its_content_and_outputs_are_found() {
     assert!(!dir.path().join("Manifests/p").exists());
 }
 
+/// Names that the official packages look for, and their order: that in which the store got the manifests.
+#[test]
+fn outputs_of_any_name_are_merged_in_the_order_in_which_they_were_stored() {
+    let bench = bench();
+    let dir = attributed();
+    let store = dir.path().to_str().unwrap();
+    let cache = bench.str("cache");
+    let outputs = [
+        ("task-1", "2025-06-01T00:00:09.000000Z_sessionaction-1-1", "0123_output", 100),
+        ("task-2", "2025-06-01T00:00:05.000000Z_sessionaction-1-2", "output-0123-2025-06-01T00-00-05.manifest", 300),
+        ("task-3", "2025-06-01T00:00:07.000000Z_sessionaction-1-3", "my_outputs.json", 200),
+        // An earlier one of the same task does not count, whenever it was stored.
+        ("task-3", "2025-06-01T00:00:01.000000Z_sessionaction-1-0", "0123_output", 900),
+    ];
+    for (task, action, name, stored) in outputs {
+        fs::create_dir_all(bench.path("out")).unwrap();
+        fs::write(bench.path("out/both"), task).unwrap();
+        fs::write(bench.path("out").join(format!("{task}-{action}")), action).unwrap();
+        bench.run(["manifest", "snapshot", "out", "-o", name, "--cache-dir", &cache]).expect(0);
+        let prefix = format!("farm-1/queue-1/job-1/step-1/{task}/{action}");
+        let upload = ["manifest", "upload", name, "--root", "out", "--cas", store, "--manifest-prefix", &prefix];
+        bench.run(upload).expect(0);
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_750_000_000 + stored);
+        let object = dir.path().join(format!("Manifests/{prefix}/{name}"));
+        fs::File::options().write(true).open(object).unwrap().set_modified(time).unwrap();
+        fs::remove_dir_all(bench.path("out")).unwrap();
+    }
+    let job = format!("{store}/Manifests/farm-1/queue-1/job-1/");
+    let told = download(&bench, &[&job, "all", "--json"]).expect(0).json();
+    assert_eq!(told["manifests"], 3);
+    assert_eq!(fs::read(bench.path("all/both")).unwrap(), b"task-2", "it was stored last");
+    let names: Vec<_> = outputs[..3].iter().map(|(task, action, ..)| format!("{task}-{action}")).collect();
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    let mut found: Vec<_> = fs::read_dir(bench.path("all")).unwrap().map(name).collect();
+    found.sort();
+    assert_eq!(found, [&["both".to_owned()], &names[..]].concat());
+}
+
 #[test]
 fn files_get_the_permissions_of_any_new_file() {
     let bench = bench();

@@ -5,7 +5,7 @@ mod common;
 mod mounts;
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -456,6 +456,39 @@ fn mounted_on_a_medium_that_cannot_be_written() {
     run(user.command(prepare, script), b"").expect(0);
 }
 
+/// A refusal by the host of a vault is an errno that says nothing: the log and `status` name the object, and count it.
+#[test]
+fn mounted_on_a_host_that_refuses_says_what() {
+    let Some(user) = OrdinaryUser::new() else { return };
+    let shards =
+        || -> Vec<_> { fs::read_dir(user.path("vault/d")).unwrap().map(|entry| entry.unwrap().path()).collect() };
+    user.run("./adit vault init vault --password-file password").expect(0);
+    let of_root = shards();
+    let script = "mkdir sub && echo content > sub/f && echo content > f
+        ./adit put vault sub / --password-file password
+        ./adit put vault f / --password-file password";
+    user.run(script).expect(0);
+    // Another user's, where the folder's content lies.
+    for shard in shards().into_iter().filter(|shard| !of_root.contains(shard)) {
+        std::os::unix::fs::chown(&shard, Some(0), Some(0)).unwrap();
+        fs::set_permissions(&shard, PermissionsExt::from_mode(0o700)).unwrap();
+    }
+    let script = "trap './adit umount --no-flush --yes mnt 2>/dev/null || true' EXIT
+        ./adit mount vault mnt --password-file password --log-file log
+        test \"$(cat mnt/f)\" = content
+        for n in 1 2 3 4 5; do ! cat mnt/sub/f 2>/dev/null; done
+        ./adit status mnt --json > told
+        grep -q 'permission denied' log
+        ./adit umount mnt";
+    user.run(script).expect(0);
+    let told: serde_json::Value = serde_json::from_slice(&fs::read(user.path("told")).unwrap()).unwrap();
+    let errors = told["errors"].as_array().unwrap();
+    let refused = errors.iter().find(|met| met["error"].as_str().unwrap().ends_with("permission denied"));
+    let refused = refused.unwrap_or_else(|| panic!("{told}"));
+    assert!(refused["count"].as_u64() >= Some(5) && refused["error"].as_str().unwrap().contains("d/"), "{refused}");
+    assert!(told["warnings"].as_u64() > Some(0), "{told}");
+}
+
 #[test]
 fn mounted_over_something_must_be_meant() {
     let Some(m) = Mounts::new() else { return };
@@ -534,11 +567,12 @@ fn mounted_status_counts_what_was_warned_of() {
     m.mount(&[]).expect(0);
     let status = || m.bench.run(["status", "mnt", "--json"]).expect(0).json();
     assert_eq!(status()["warnings"], 0);
-    assert_eq!(fs::read_dir(m.mnt()).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(m.mnt()).unwrap().count(), 2);
+    assert_eq!(fs::read(m.mnt().join("f (conflict)")).unwrap(), b"f");
     let status = status();
     assert!(status["warnings"].as_u64().unwrap() >= 1, "{status}");
     let log = fs::read_to_string(status["log"].as_str().unwrap()).unwrap();
-    assert!(log.contains("(conflict).c9r: left out of its directory"), "{log}");
+    assert!(log.contains("(conflict).c9r: a second version of an entry"), "{log}");
     assert!(m.bench.run(["status", "mnt"]).expect(0).text().contains("UTC"));
     m.umount();
 }

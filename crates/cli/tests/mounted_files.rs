@@ -207,6 +207,20 @@ fn what_the_format_cannot_hold_is_refused() {
     m.expect_sound();
 }
 
+/// Programs that copy what is listed take an error for a reason to stop.
+#[test]
+fn a_store_without_attributes_lists_none() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    fs::write(m.at("f"), "f").unwrap();
+    for path in [m.mnt(), m.at("f")] {
+        for _ in 0..2 {
+            assert_eq!(rustix::fs::listxattr(&path, &mut [0; 64][..]), Ok(0), "{path:?}");
+        }
+    }
+    m.umount();
+}
+
 #[test]
 fn seeking_allocating_and_copying_ranges() {
     let Some(m) = mounted(&[]) else { return };

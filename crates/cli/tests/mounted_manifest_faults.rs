@@ -197,6 +197,70 @@ fn a_server_that_is_killed_and_restarted_under_load_costs_errors_only() {
     b.run(&["umount", "mnt"]).expect(0);
 }
 
+/// A refusal is an errno that says nothing: the words of the store are in the log and in `status`, and repeated ones are counted.
+#[test]
+fn refused_reads_are_in_the_log_and_in_status_with_the_words_of_the_store() {
+    let Some(b) = Bucket::new(&["mnt"]) else { return };
+    let refusals = [
+        ("denied", HttpFault::Status(403, "AccessDenied"), libc::EACCES),
+        ("skewed", HttpFault::Status(403, "RequestTimeTooSkewed"), libc::EACCES),
+        ("expired", HttpFault::Status(400, "ExpiredToken"), libc::EACCES),
+        ("broken", HttpFault::Status(500, "InternalError"), libc::EIO),
+    ];
+    for (name, ..) in &refusals {
+        b.write(name, &content(name, SMALL_LEN));
+    }
+    b.write("fine", &content("fine", SMALL_LEN));
+    b.snapshot("job", "v2025");
+    let log = b.path("log");
+    mount(&b, "mnt", "cache", &["--log-file", log.to_str().unwrap()]).expect(0);
+    let status = || b.run(&["status", "mnt", "--json"]).expect(0).json();
+    assert_eq!(fs::read(b.path("mnt/fine")).unwrap(), content("fine", SMALL_LEN));
+    assert_eq!(status()["errors"], serde_json::json!([]));
+    for (name, fault, errno) in refusals {
+        let HttpFault::Status(_, code) = fault else { unreachable!("all are") };
+        let key = key_of(&content(name, SMALL_LEN));
+        b.server.add(fault, "GET", &key, 0, u64::MAX);
+        let read = || fs::read(b.path("mnt").join(name)).unwrap_err().raw_os_error();
+        assert_eq!(read(), Some(errno), "{name}");
+        let of_it = |text: &str| text.contains(code) && text.contains(&key);
+        let lines = || fs::read_to_string(&log).unwrap().lines().filter(|line| of_it(line)).count();
+        eventually("it is in the log", || lines() > 0);
+        let counted = || {
+            let errors = status()["errors"].as_array().unwrap().clone();
+            let found = errors.iter().find(|met| of_it(met["error"].as_str().unwrap()));
+            found.unwrap_or_else(|| panic!("{name}: {errors:?}"))["count"].as_u64().unwrap()
+        };
+        let (count, lines_before) = (counted(), lines());
+        if name == "denied" {
+            for _ in 0..5 {
+                read();
+            }
+            assert!(counted() >= count + 5, "each is counted");
+            assert!(lines() <= lines_before + 1, "and not told again each time");
+            let shown = b.run(&["status", "mnt"]).expect(0).text();
+            assert!(shown.contains("AccessDenied") && shown.contains(" times): "), "{shown}");
+        }
+    }
+    assert!(status()["warnings"].as_u64().unwrap() >= 4);
+    b.run(&["umount", "mnt"]).expect(0);
+}
+
+#[test]
+fn a_manifest_with_a_url_is_verified_in_its_store() {
+    let Some(b) = Bucket::new(&[]) else { return };
+    b.write("one", &content("one", SMALL_LEN));
+    b.snapshot("job", "v2025");
+    b.run(&["manifest", "upload", "job", "--root", "work", "--cas", STORE, "--manifest-prefix", "jobs"]).expect(0);
+    let url = format!("{STORE}/Manifests/jobs/job");
+    b.run(&["manifest", "verify", &url]).expect(0);
+    b.run(&["manifest", "verify", &url, "--repair"]).expect(2).says("in the cache directory");
+    b.run(&["manifest", "verify", "job"]).expect(2).says("--cas");
+    b.server.add(HttpFault::FlipBit, "GET", &key_of(&content("one", SMALL_LEN)), 0, u64::MAX);
+    let told = b.run(&["manifest", "verify", &url]).expect(5).text();
+    assert!(told.contains("/one"), "{told}");
+}
+
 /// Credentials that run out are read again, from where they came; if there are no others, reads fail in time, and go on once there are.
 #[test]
 fn credentials_that_expire_are_renewed_beneath_a_mount() {

@@ -495,6 +495,11 @@ fn numbers_are_small_and_no_two_files_share_one() {
     few.dedup();
     assert_eq!(few.len(), count, "{seen:?}");
     assert!(seen.iter().all(|(_, ino)| *ino < 1 << 53), "{seen:?}");
+    // Git keeps these bits, and reads everything again where they are others.
+    for n in 0..40 {
+        let below = fs::metadata(world.bench.path(&format!("lower/low{n}"))).unwrap().ino();
+        assert_eq!(number(format!("low{n}")) as u32, below as u32);
+    }
     world.run(&["umount", "mnt"]).expect(0);
     world.mount().expect(0);
     assert_eq!(numbers(), seen, "the next mount");
@@ -710,5 +715,47 @@ fn a_tree_that_changed_below_is_removed_and_stays_away() {
         let left: Vec<_> = listed(case).into_iter().filter(|entry| entry == name || entry == "d").collect();
         assert!(left.is_empty(), "{case}: {left:?} is back");
     }
+    world.run(&["umount", "mnt"]).expect(0);
+}
+
+/// While nothing is mounted, something else comes to the path of what was changed, and its number to another path.
+#[test]
+fn what_has_the_number_of_something_that_was_changed_is_another_thing() {
+    let Some(world) = World::new() else { return };
+    let low = |name: &str| world.bench.path("lower").join(name);
+    fs::create_dir(low("dir")).unwrap();
+    for file in ["dir/f", "first", "later"] {
+        fs::write(low(file), file).unwrap();
+    }
+    world.mount().expect(0);
+    let append = |name: &str, text: &str| {
+        OpenOptions::new().append(true).open(world.at(name)).unwrap().write_all(text.as_bytes()).unwrap();
+    };
+    ["first", "later"].into_iter().for_each(|file| append(file, " changed"));
+    fs::write(world.at("dir/x"), "x").unwrap();
+    world.run(&["umount", "mnt"]).expect(0);
+    for name in ["first", "later", "dir"] {
+        fs::rename(low(name), low(&format!("{name}.new"))).unwrap();
+    }
+    fs::create_dir(low("dir")).unwrap();
+    for file in ["dir/g", "first", "later"] {
+        fs::write(low(file), "saved anew").unwrap();
+    }
+    world.mount().expect(0);
+    // The one is met before the other, and after it.
+    assert_eq!([read(&world.at("first")), read(&world.at("first.new"))], ["first changed", "first"]);
+    assert_eq!([read(&world.at("later.new")), read(&world.at("later"))], ["later", "later changed"]);
+    assert_eq!([read(&world.at("dir/x")), read(&world.at("dir.new/f"))], ["x", "dir/f"]);
+    assert_eq!(fs::read_dir(world.at("dir.new")).unwrap().count(), 1);
+    ["first.new", "later.new", "dir.new/f"].into_iter().for_each(|file| append(file, " too"));
+    let expect = || {
+        let shown =
+            ["first", "first.new", "later", "later.new", "dir/x", "dir.new/f"].map(|path| read(&world.at(path)));
+        assert_eq!(shown, ["first changed", "first too", "later changed", "later too", "x", "dir/f too"]);
+    };
+    expect();
+    world.run(&["umount", "mnt"]).expect(0);
+    world.mount().expect(0);
+    expect();
     world.run(&["umount", "mnt"]).expect(0);
 }

@@ -2,16 +2,19 @@
 //! listed and deleted.
 
 mod common;
+#[path = "common/manifests.rs"]
+mod manifests;
 #[path = "common/mounts.rs"]
 mod mounts;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use common::{Ran, Start, facts};
+use manifests::Job;
 use mounts::{Points, is_root};
 use serde_json::Value;
 
@@ -375,4 +378,62 @@ fn an_overlay_waits_for_the_mount_before_it_to_end() {
     assert!(waits && again.wait().unwrap().success(), "{rest:?}");
     assert_eq!(fs::read_to_string(w.path("mnt/new")).unwrap(), "new");
     w.umount();
+}
+
+/// A filesystem behind FUSE numbers as it likes each time that it is mounted. Here it is a manifest with one file more, so that all numbers are
+/// those of the neighbours; what was changed stays with its path, and no two files are one.
+#[test]
+fn changes_of_a_host_that_makes_numbers_up_stay_with_their_files() {
+    const NAMES: [&str; 4] = ["b", "c", "moved", "sub/y"];
+    let Some(job) = Job::new(&["mnt", "mnt2"]) else { return };
+    let content = |name: &str| name.as_bytes().repeat(9000);
+    for name in ["b", "c", "d", "sub/x", "sub/y"] {
+        job.write(name, &content(name));
+    }
+    job.snapshot("one", "v2025");
+    job.write("a", &content("a"));
+    job.snapshot("two", "v2025");
+    let host = |manifest: &str, source: &str| {
+        let source = format!("fsname={source}");
+        let mount = ["mount", manifest, "mnt", "--cas", "store", "--cache-dir", "cache", "-o", &source];
+        job.run(&mount).expect(0);
+    };
+    let overlay = || job.run(&["mount", "mnt", "mnt2", "--upper", "up"]);
+    let umount = || {
+        for mountpoint in ["mnt2", "mnt"] {
+            job.run(&["umount", mountpoint]).expect(0);
+        }
+    };
+    let at = |name: &str| job.path("mnt2").join(name);
+    let number = |name: &str| fs::metadata(at(name)).unwrap().ino();
+
+    host("one", "user@host:/srv");
+    overlay().expect(0);
+    let file = fs::File::options().write(true).open(at("c")).unwrap();
+    file.write_all_at(b"changed", 0).unwrap();
+    drop(file);
+    fs::rename(at("d"), at("moved")).unwrap();
+    fs::remove_file(at("sub/x")).unwrap();
+    fs::write(at("new"), "new").unwrap();
+    let numbers = NAMES.map(number);
+    umount();
+
+    host("two", "user@host:/srv");
+    overlay().expect(0);
+    assert_eq!(NAMES.map(number), numbers, "they are those of the paths");
+    let all: std::collections::HashSet<u64> = ["a", "b", "c", "moved", "new", "sub", "sub/y"].map(number).into();
+    assert_eq!(all.len(), 7, "no two files are one");
+    let changed = [b"changed", &content("c")[7..]].concat();
+    let read = |name: &str| fs::read(at(name)).unwrap();
+    assert!(read("c") == changed && read("moved") == content("d") && read("new") == b"new");
+    assert!(["a", "b", "sub/y"].into_iter().all(|name| read(name) == content(name)));
+    assert!(!at("d").exists() && !at("sub/x").exists());
+    umount();
+
+    // Another host in the same place is another folder.
+    host("one", "user@other:/srv");
+    overlay().expect(1).says("it holds changes of").says("another filesystem is mounted there");
+    job.run(&["mount", "mnt", "mnt2", "--read-only"]).expect(0);
+    assert!(read("b") == content("b"));
+    umount();
 }

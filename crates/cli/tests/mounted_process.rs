@@ -6,7 +6,7 @@ mod common;
 mod mounts;
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use adit_testkit::{Rng, scaled, seeds};
@@ -494,4 +494,175 @@ fn a_mount_is_made_in_the_process_group_of_its_caller() {
     let [_, group, session] = relatives(serving).unwrap();
     assert_eq!((group, session), (serving, serving), "a key of the terminal does not reach it");
     m.umount();
+}
+
+/// A mount whose process lives in a pid namespace of its own. Inside, its number is that of the process `victim` here.
+struct Foreign {
+    _namespace: common::Killed,
+}
+
+impl Foreign {
+    fn mount(m: &Mounts, victim: u32) -> Foreign {
+        let script = format!("echo {} > /proc/sys/kernel/ns_last_pid; \"$@\" && exec sleep 600", victim - 2);
+        let mut command = m.bench.command_of("unshare");
+        command.args(["-pf", "--kill-child", "sh", "-euc", &script, "sh", env!("CARGO_BIN_EXE_adit"), "mount"]);
+        command.args([m.bench.str("box"), m.bench.str("mnt")]).stdout(std::process::Stdio::null());
+        let foreign = Foreign { _namespace: common::Killed(command.start().unwrap()) };
+        eventually("it is mounted", || mounts::mount_line(&m.mnt()).is_some() && !m.bench.mounts().is_empty());
+        foreign
+    }
+}
+
+/// The number that a process has in its own namespace is another process's here: that one is neither named, nor waited for, nor killed.
+#[test]
+fn a_process_of_another_pid_namespace_is_not_taken_for_one_here() {
+    let Some(m) = Mounts::volume(&[]) else { return };
+    if !is_root("a pid namespace, and the numbers in it") {
+        return;
+    }
+    let victim = common::Killed(std::process::Command::new("sleep").arg("150").start().unwrap());
+    let pid = victim.0.id();
+    for how in [&[][..], &["--no-flush", "--yes"]] {
+        let foreign = Foreign::mount(&m, pid);
+        let told = m.bench.run(["mounts"]).expect(0).text();
+        assert!(told.contains(&format!("another pid namespace ({pid} there)")), "the numbers are the same: {told}");
+        assert!(!told.contains(&format!("process {pid}")), "{told}");
+        let [listed] = &m.bench.mounts()[..] else { panic!("one mount") };
+        assert!(listed["pid"].is_null() && listed["answers"] == true, "{listed}");
+        assert!(m.bench.run(["status", "mnt", "--json"]).expect(0).json()["pid"].is_null());
+        fs::write(m.at(&format!("f{}", how.len())), "content").unwrap();
+        m.umount_with(how).expect(0);
+        assert!(mounts::mount_line(&m.mnt()).is_none() && m.bench.mounts().is_empty());
+        // It has ended: its volume can be opened.
+        m.bench.run(["volume", "check", &m.bench.str("box")]).expect(0);
+        assert!(is_running(pid as i32), "somebody else was killed, or was waited for until its end");
+        drop(foreign);
+    }
+    m.mount(&[]).expect(0);
+    assert_eq!(fs::read(m.at("f0")).unwrap(), b"content");
+}
+
+/// Has nothing of the machine written to but this folder: neither `/run` nor `/tmp`, where mounts are announced.
+const ANNOUNCE_NOWHERE: &str = "
+    mount --bind \"$PWD\" \"$PWD\"
+    mount --rbind /tmp /tmp && mount -o remount,bind,ro /tmp
+    mount --rbind /run /run && mount -o remount,bind,ro /run
+    cd \"$PWD\"
+    unset XDG_RUNTIME_DIR
+";
+
+/// What every verb that is asked for a mount finds it by, where it could be announced in no folder.
+const ASK_EVERY_VERB: &str = "
+    ./adit volume init box > log 2>&1
+    ./adit mount box mnt --log-file mount.log
+    grep -q 'announced in no folder' mount.log || { echo 'it is announced'; exit 1; }
+    ./adit status mnt && ./adit mounts | grep \"$PWD/mnt\" && ./adit stats mnt > /dev/null
+    echo content > mnt/f && ./adit snapshot create mnt one && ./adit snapshot list box | grep one
+    ./adit umount mnt
+    ./adit volume check box
+    ! ./adit status mnt
+";
+
+#[test]
+fn a_mount_that_is_announced_nowhere_is_found_by_every_verb() {
+    let Some(user) = OrdinaryUser::new() else { return };
+    run(user.command(ANNOUNCE_NOWHERE, ASK_EVERY_VERB), b"").expect(0);
+    // As root, which the helper is not needed for; and with a process in another network namespace, whom only the mount leads to.
+    let Some(m) = Mounts::volume(&[]) else { return };
+    fs::remove_file(m.bench.path("box")).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_adit"), m.bench.path("adit")).unwrap();
+    let mut command = m.bench.command_of("unshare");
+    let script = format!("{}\n{ANNOUNCE_NOWHERE}\n{ASK_EVERY_VERB}", mounts::LET_GO_OF_COPIES);
+    command.args(["-m", "sh", "-euc", &script]).env("XDG_RUNTIME_DIR", "");
+    run(command, b"").expect(0);
+    let apart = ASK_EVERY_VERB.replace("./adit mount ", "unshare -n ./adit mount ");
+    let index =
+        "rm -f box mount.log; mkdir -p many; for i in $(seq 2000); do echo > many/a-file-with-a-long-name-$i; done";
+    let apart = apart.replace(
+        "echo content",
+        "cp -r many mnt/ && test $(./adit index find mnt long-name | wc -l) = 2000 && echo content",
+    );
+    let mut command = m.bench.command_of("unshare");
+    let script = format!("{}\n{ANNOUNCE_NOWHERE}\n{index}\n{apart}", mounts::LET_GO_OF_COPIES);
+    command.args(["-m", "sh", "-euc", &script]).env("XDG_RUNTIME_DIR", "");
+    run(command, b"").expect(0).says("another network namespace");
+}
+
+/// As a container or the publish step of a storage driver has it.
+#[test]
+fn a_mount_is_found_at_every_place() {
+    let Some(m) = Mounts::volume(&[]) else { return };
+    if !is_root("bind mounts") {
+        return;
+    }
+    m.mount(&[]).expect(0);
+    fs::create_dir(m.at("d")).unwrap();
+    fs::write(m.at("d/f"), "content").unwrap();
+    let bind = |what: &Path, at: &str| {
+        let bound = Off(m.bench.path(at));
+        fs::create_dir(&bound.0).unwrap();
+        let mut command = std::process::Command::new("mount");
+        command.arg("--bind").args([what, &bound.0]);
+        assert!(command.start_and_wait().unwrap().success());
+        bound
+    };
+    let (whole, part) = (bind(&m.mnt(), "whole"), bind(&m.at("d"), "part"));
+    for place in ["whole", "part"] {
+        let told = m.bench.run(["status", place, "--json"]).expect(0).json();
+        assert_eq!(told["mountpoint"].as_str(), m.mnt().canonicalize().unwrap().to_str());
+        let seen: Vec<_> = told["seen"].as_array().unwrap().iter().map(|seen| seen["mountpoint"].as_str()).collect();
+        let places = [&whole, &part].map(|bound| bound.0.canonicalize().unwrap());
+        assert_eq!(seen, places.each_ref().map(|place| place.to_str()), "{told}");
+        m.bench.run(["stats", place]).expect(0);
+    }
+    m.bench.run(["snapshot", "create", "whole", "one"]).expect(0);
+    // What is about all of it does not take a part for that.
+    for verb in [&["create", "part", "two"][..], &["restore", "part", "one", "--yes"]] {
+        m.bench.run(["snapshot"].iter().chain(verb)).expect(2).says(m.bench.str("mnt").as_str());
+    }
+    assert_eq!(
+        m.bench.run(["index", "find", "part", "f"]).expect(0).text(),
+        m.bench.run(["index", "find", "mnt/d", "f"]).expect(0).text()
+    );
+    // A place alone is unmounted, and the mount lives on; what was written there is stored.
+    let mut kept = File::create(m.at("d/g")).unwrap();
+    std::io::Write::write_all(&mut kept, &[b'g'; 3 << 20]).unwrap();
+    m.bench.run(["umount", "part"]).expect(0).says("everything is written");
+    let dirty = m.bench.run(["status", "mnt", "--json"]).expect(0).json();
+    assert_eq!(dirty["dirty_bytes"], 0, "{dirty}");
+    assert!(fs::metadata(m.bench.path("box")).unwrap().blocks() * 512 > 3 << 20, "the kernel held it");
+    drop(kept);
+    m.bench.run(["status", "mnt"]).expect(0);
+    // Whoever looks for it where it is not announced asks the mount itself.
+    let elsewhere = |args: &[&str]| {
+        let mut command = m.bench.command();
+        command.env("XDG_RUNTIME_DIR", m.bench.path("none")).args(args);
+        run(command, b"")
+    };
+    elsewhere(&["status", "whole"]).expect(0);
+    let listed = elsewhere(&["mounts"]).expect(0).text();
+    assert!(listed.contains(&m.bench.str("mnt")), "{listed}");
+    // In a namespace of its own it is the copy there that goes.
+    let mut copied = m.bench.command_of("unshare");
+    copied.args(["-m", "--propagation", "private", env!("CARGO_BIN_EXE_adit"), "umount", "mnt"]);
+    run(copied, b"").expect(0).says("still mounted on");
+    assert!(mounts::mount_line(&m.mnt()).is_some());
+    // In a chroot, where its file has another path, nobody takes it for one that was removed.
+    let mut inside = m.bench.command_of("unshare");
+    let script = format!(
+        "{}
+        for folder in proc usr lib lib64 bin; do test -e /$folder || continue; mkdir root/$folder; mount --rbind /$folder root/$folder; done
+        cp {} root/adit && mount --bind mnt root/mnt
+        chroot root /adit status /mnt && chroot root /adit mounts && chroot root /adit snapshot create /mnt two",
+        mounts::LET_GO_OF_COPIES,
+        env!("CARGO_BIN_EXE_adit")
+    );
+    fs::create_dir_all(m.bench.path("root/mnt")).unwrap();
+    inside.args(["-m", "--propagation", "private", "sh", "-euc", &script]).env("KEEP", m.bench.path("mnt"));
+    let told = run(inside, b"").expect(0).text();
+    assert!(!told.contains("removed"), "{told}");
+    elsewhere(&["umount", "mnt"]).expect(0).says("still mounted on");
+    elsewhere(&["umount", "whole"]).expect(0);
+    m.bench.run(["volume", "check", &m.bench.str("box")]).expect(0);
+    drop((whole, part));
 }

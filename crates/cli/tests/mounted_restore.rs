@@ -364,3 +364,74 @@ fn a_name_that_is_set_back_alone_is_told_to_be_no_longer_the_others() {
         b.expect_sound();
     }
 }
+
+fn mtime_and_ctime(path: &Path) -> [(i64, i64); 2] {
+    let meta = fs::symlink_metadata(path).unwrap();
+    [(meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec())]
+}
+
+/// As `tar -g`, `find -cnewer`, restic and borg ask what changed since.
+#[test]
+fn what_a_restore_changed_is_in_the_next_incremental_backup() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    let (mnt, host) = (b.at("mnt"), b.at("stamp"));
+    shell(
+        "mkdir d; for f in same changed removed mode attr; do echo good > d/$f; done; ln -s same d/link; ln d/same linked; echo moved > d/moved",
+        &mnt,
+    );
+    b.of("snapshot create", "mnt", &["s"]).expect(0);
+    let differing = ["d", "d/changed", "d/removed", "d/mode", "d/attr", "d/link", "d/moved"];
+    let alike = ["d/same", "linked"];
+    let of_snapshot: Vec<_> = differing.iter().map(|path| mtime_and_ctime(&mnt.join(path))[0]).collect();
+    // Whole and a path, mounted and closed, with times of modification now or then.
+    for (round, line) in [&["s", "-y"][..], &["s", "/d", "-y"], &["s", "-y", "--touch"], &["s", "/d", "-y", "--touch"]]
+        .into_iter()
+        .flat_map(|line| [(true, line), (false, line)])
+        .enumerate()
+    {
+        let (mounted, args) = line;
+        std::thread::sleep(std::time::Duration::from_millis(12));
+        shell(
+            "echo evil > d/changed; rm d/removed; chmod 640 d/mode; ln -sf other d/link; mv d/moved d/elsewhere",
+            &mnt,
+        );
+        rustix::fs::setxattr(mnt.join("d/attr"), "user.x", b"1", rustix::fs::XattrFlags::empty()).unwrap();
+        let before: Vec<_> = alike.iter().map(|path| mtime_and_ctime(&mnt.join(path))).collect();
+        std::thread::sleep(std::time::Duration::from_millis(12));
+        fs::write(&host, "the backup").unwrap();
+        let backup = mtime_and_ctime(&host)[1];
+        std::thread::sleep(std::time::Duration::from_millis(12));
+        if !mounted {
+            b.umount("mnt");
+        }
+        b.of("snapshot restore", if mounted { "mnt" } else { "box" }, args).expect(0);
+        if !mounted {
+            b.mount("mnt", &[]).expect(0);
+        }
+        for (path, then) in differing.iter().zip(&of_snapshot) {
+            let [mtime, ctime] = mtime_and_ctime(&mnt.join(path));
+            assert!(ctime > backup, "round {round}: {path}: {ctime:?}, the backup was at {backup:?}");
+            match args.contains(&"--touch") {
+                true => assert!(mtime > backup, "round {round}: {path}: {mtime:?}"),
+                false => assert_eq!(mtime, *then, "round {round}: {path}"),
+            }
+        }
+        let after: Vec<_> = alike.iter().map(|path| mtime_and_ctime(&mnt.join(path))).collect();
+        assert_eq!(after, before, "round {round}: what did not differ");
+        assert_eq!(read(&mnt.join("d/changed")), "good\n");
+        // What is the same already stays what it is.
+        let all = |mnt: &Path| differing.iter().map(|path| mtime_and_ctime(&mnt.join(path))).collect::<Vec<_>>();
+        let restored = all(&mnt);
+        if !args.contains(&"--touch") {
+            b.of("snapshot restore", "mnt", &["s", "-y"]).expect(0);
+            assert_eq!(all(&mnt), restored, "round {round}: set back twice");
+        }
+        b.umount("mnt");
+        b.mount("mnt", &[]).expect(0);
+        assert_eq!(all(&mnt), restored, "round {round}: mounted again");
+        b.of("snapshot diff", "mnt", &["s"]).expect(0);
+    }
+    b.umount("mnt");
+    b.expect_sound();
+}

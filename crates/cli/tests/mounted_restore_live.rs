@@ -136,6 +136,162 @@ impl Drop for Apart {
     }
 }
 
+/// The names for which a watch on `dir` has had an event so far, and whether the directory itself had one.
+struct Watch(std::os::fd::OwnedFd);
+
+impl Watch {
+    fn on(paths: &[&Path]) -> Watch {
+        use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
+        let watch = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+        let all = WatchFlags::MODIFY
+            | WatchFlags::ATTRIB
+            | WatchFlags::CLOSE_WRITE
+            | WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::MOVED_TO;
+        for path in paths {
+            add_watch(&watch, *path, all).unwrap();
+        }
+        Watch(watch)
+    }
+
+    /// Each event as its name and what it says.
+    fn events(&self) -> Vec<(String, rustix::fs::inotify::ReadFlags)> {
+        let mut buf = [std::mem::MaybeUninit::uninit(); 16 << 10];
+        let mut reader = rustix::fs::inotify::Reader::new(&self.0, &mut buf);
+        let mut events = Vec::new();
+        while let Ok(event) = reader.next() {
+            let name = event.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+            events.push((name, event.events()));
+        }
+        events
+    }
+}
+
+/// Editors, dev servers, sync programs and watchman learn of changes in no other way.
+fn watchers_have_events(mnt: &Path, restore: impl Fn()) {
+    use rustix::fs::inotify::ReadFlags;
+    shell(
+        "mkdir d/sub; echo more >> d/changed; echo new > d/added; rm d/gone; rm -r d/lost; ln -sf other d/link; ls -l d",
+        mnt,
+    );
+    let file = mnt.join("d/changed");
+    let watch = Watch::on(&[&mnt.join("d")]);
+    let on_file = Watch::on(&[&file]);
+    // Who only works there is in nobody's way.
+    let stands = File::open(mnt.join("d/sub")).unwrap();
+    let before = ["d/same", "d"].map(|path| fs::metadata(mnt.join(path)).unwrap());
+    restore();
+    drop(stands);
+    let events = watch.events();
+    let has = |name: &str, flag: ReadFlags| events.iter().any(|(at, what)| at == name && what.contains(flag));
+    for (name, flag) in [
+        ("changed", ReadFlags::ATTRIB),
+        ("changed", ReadFlags::CLOSE_WRITE),
+        ("added", ReadFlags::DELETE),
+        ("sub", ReadFlags::DELETE),
+        ("gone", ReadFlags::CREATE),
+        ("lost", ReadFlags::CREATE),
+    ] {
+        assert!(has(name, flag), "{name} {flag:?}: {events:?}");
+    }
+    assert!(!has("same", ReadFlags::all()), "{events:?}");
+    assert!(!on_file.events().is_empty(), "who watches the file itself");
+    // And nothing was done for that.
+    assert_eq!(read(&file), "changed\n");
+    assert_eq!((read(&mnt.join("d/gone")), read(&mnt.join("d/lost/in"))), ("gone\n".to_owned(), "in\n".to_owned()));
+    assert!(!mnt.join("d/added").exists() && !mnt.join("d/sub").exists());
+    assert_eq!(fs::metadata(mnt.join("d/same")).unwrap().ctime_nsec(), before[0].ctime_nsec());
+    let times = ["d", "d/changed", "d/gone"].map(|path| {
+        let meta = fs::metadata(mnt.join(path)).unwrap();
+        (meta.mtime(), meta.mtime_nsec(), meta.nlink())
+    });
+    assert_eq!((times[1].2, times[2].2, before[0].nlink()), (1, 1, 1));
+    append(&file, "again\n");
+    assert_eq!(read(&file), "changed\nagain\n");
+}
+
+const WATCHED: &str =
+    "mkdir -p d/lost; for f in changed gone same; do echo $f > d/$f; done; echo in > d/lost/in; ln -s same d/link";
+
+#[test]
+fn who_watches_a_folder_hears_of_a_restore_and_is_not_in_its_way() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    let mnt = b.at("mnt");
+    shell(WATCHED, &mnt);
+    b.of("snapshot create", "mnt", &["s"]).expect(0);
+    let before = facts(&mnt);
+    for line in [&["s", "-y"][..], &["s", "/d", "-y"], &["s", "-y"]] {
+        watchers_have_events(&mnt, || {
+            assert!(!b.of("snapshot restore", "mnt", line).expect(0).stderr.contains("look again"));
+        });
+        b.of("snapshot restore", "mnt", &["s", "-y"]).expect(0);
+        assert_eq!(facts(&mnt), before);
+    }
+    b.umount("mnt");
+    b.expect_sound();
+    b.mount("mnt", &[]).expect(0);
+    assert_eq!(facts(&mnt), before);
+    b.umount("mnt");
+}
+
+/// It has nothing in the upper any more that could say when it changed.
+#[test]
+fn what_an_overlay_shows_of_its_lower_again_is_in_the_next_incremental_backup() {
+    let Some(o) = overlay() else { return };
+    let (mnt, stamp) = (o.bench.path("mnt"), o.bench.path("stamp"));
+    let ctime = |path: &Path| {
+        let meta = fs::metadata(path).unwrap();
+        (meta.ctime(), meta.ctime_nsec())
+    };
+    let mtime = |path: &str| fs::metadata(mnt.join(path)).unwrap().modified().unwrap();
+    snapshot(&o, "s");
+    let alike = ["d/a", "h", "."].map(|path| ctime(&mnt.join(path)));
+    let mtimes = ["f", "d/e/deep", "g"].map(mtime);
+    shell("echo evil >> f; echo evil > d/e/deep; rm g", &mnt);
+    let wait = || std::thread::sleep(Duration::from_millis(12));
+    wait();
+    fs::write(&stamp, "the backup").unwrap();
+    wait();
+    restore(&o, &["s", "-y"]).expect(0);
+    let check = || {
+        for path in ["f", "d/e/deep", "g"] {
+            assert!(ctime(&mnt.join(path)) > ctime(&stamp), "{path}");
+        }
+        assert_eq!(["f", "d/e/deep", "g"].map(mtime), mtimes);
+        assert_eq!(["d/a", "h"].map(|path| ctime(&mnt.join(path))), alike[..2]);
+        assert_eq!(
+            ["f", "g"].map(|path| read(&mnt.join(path))),
+            ["f", "g"].map(|name| format!("{name} of the lower\n"))
+        );
+    };
+    check();
+    let told = ["f", "d/e/deep", "g", "d/e", "d"].map(|path| ctime(&mnt.join(path)));
+    o.bench.run(["umount", "mnt"]).expect(0);
+    o.bench.run(["mount", "lower", "mnt", "--upper", "up"]).expect(0);
+    check();
+    assert_eq!(["f", "d/e/deep", "g", "d/e", "d"].map(|path| ctime(&mnt.join(path))), told);
+    shell("rm h", &mnt);
+    restore(&o, &["s", "-y", "--touch"]).expect(0);
+    assert!(mtime("h") > fs::metadata(&stamp).unwrap().modified().unwrap());
+    o.bench.run(["umount", "mnt"]).expect(0);
+    o.bench.run(["volume", "check", "up"]).expect(0);
+}
+
+#[test]
+fn who_watches_a_folder_of_an_overlay_hears_of_a_restore() {
+    let Some(o) = overlay() else { return };
+    let mnt = o.bench.path("mnt");
+    shell(WATCHED, &mnt);
+    snapshot(&o, "s");
+    watchers_have_events(&mnt, || drop(restore(&o, &["s", "-y"]).expect(0)));
+    o.bench.run(["umount", "mnt"]).expect(0);
+    o.bench.run(["volume", "check", "up"]).expect(0);
+}
+
 /// A folder `lower` below, and a volume `up` for what is changed.
 fn overlay() -> Option<Points> {
     let points = Points::new(&["mnt"])?;

@@ -197,3 +197,53 @@ fn a_program_that_writes_for_ever_is_refused_by_a_full_disk_below_a_volume_with_
     m.umount();
     m.expect_sound();
 }
+
+/// The answer of `statvfs` for a place: bytes that can be written, and those in all.
+fn room(path: &Path) -> (u64, u64) {
+    let stat = rustix::fs::statvfs(path).unwrap();
+    assert_eq!(stat.f_bfree.min(stat.f_bavail), stat.f_bavail);
+    (stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
+}
+
+/// Free is what can be written now, for each store whose disk has less than the store itself would take.
+#[test]
+fn no_store_tells_more_room_than_its_disk_has() {
+    if !is_root("a disk of its own") {
+        return;
+    }
+    let Some(m) = Mounts::volume(&[]) else { return };
+    let disk = SmallDisk::mount(m.bench.path("disk"), "64m");
+    let bench = &m.bench;
+    bench.run(["volume", "init", "disk/box", "--capacity", "1G"]).expect(0);
+    bench.run(["volume", "init", "apart", "--capacity", "1G", "--data", "disk/data"]).expect(0);
+    bench.run(["vault", "init", "disk/vault", "--password-file", "password"]).expect(0);
+    fs::create_dir(bench.path("lower")).unwrap();
+    for source in [
+        &["disk/box"][..],
+        &["apart"],
+        &["disk/vault", "--password-file", "password"],
+        &["lower", "--upper", "disk/upper"],
+    ] {
+        let mount = [&["mount"], source, &["mnt"]].concat();
+        bench.run(mount).expect(0);
+        let at = bench.path("mnt");
+        let (free, all) = room(&at);
+        let (host, _) = room(&disk.0);
+        assert!(free <= host + (1 << 20) && free > host / 2, "{source:?}: {free} of {host}");
+        assert!(all < 256 << 20, "{source:?}: {all} in all, of which what the store keeps for itself");
+        let (taken, refused) = fill(&at.join("full"), 200);
+        assert!(refused.is_some() && taken > 30, "{source:?}: {taken} MiB, {refused:?}");
+        // A vault is as full as its disk, of which less is left than the write that was refused.
+        let left_max = if source[0] == "disk/vault" { (1 << 20) - 1 } else { 0 };
+        assert!(room(&at).0 <= left_max, "{source:?}: after it was full: {}", room(&at).0);
+        fs::remove_file(at.join("full")).unwrap();
+        common::eventually("what was removed is free again", || room(&at).0 > 20 << 20);
+        fs::write(at.join("small"), pattern(4 << 20)).unwrap();
+        common::eventually("as much as the disk has", || {
+            let (free, host) = (room(&at).0, room(&disk.0).0);
+            free <= host && free + (8 << 20) > host
+        });
+        bench.run(["umount", "mnt"]).expect(0);
+        fs::remove_file(disk.0.join("upper")).ok();
+    }
+}

@@ -179,6 +179,97 @@ fn mounted_times_of_an_overlay_are_the_same_after_a_remount() {
     });
 }
 
+/// Folders of the lower are copied up when something in them is changed, which nobody sees.
+#[test]
+fn mounted_times_of_folders_of_an_overlay_are_the_same_after_a_remount() {
+    with_mountpoint(|bench| {
+        let lower = bench.path("lower");
+        for n in 0..4 {
+            fs::create_dir_all(lower.join(format!("{n}/below"))).unwrap();
+            for file in ["one", "two", "three", "four"] {
+                fs::write(lower.join(format!("{n}/below/{file}")), "below").unwrap();
+            }
+            fs::hard_link(lower.join(format!("{n}/below/one")), lower.join(format!("{n}/below/other"))).unwrap();
+        }
+        let mount =
+            || bench.run(["mount", &bench.str("lower"), &bench.str("mnt"), "--upper", &bench.str("up")]).expect(0);
+        mount();
+        let mnt = bench.path("mnt");
+        let all = || {
+            let mut all = times(&mnt);
+            for n in 0..4 {
+                for dir in [format!("{n}"), format!("{n}/below")] {
+                    all.extend(
+                        times(&mnt.join(&dir)).into_iter().map(|(name, times)| (format!("{dir}/{name}"), times)),
+                    );
+                }
+            }
+            all
+        };
+        let untouched = all();
+        std::thread::sleep(Duration::from_millis(12));
+        OpenOptions::new().append(true).open(mnt.join("0/below/one")).unwrap().write_all(b"more").unwrap();
+        fs::set_permissions(mnt.join("1/below/two"), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::remove_file(mnt.join("2/below/three")).unwrap();
+        fs::rename(mnt.join("3/below/four"), mnt.join("3/below/renamed")).unwrap();
+        let before = all();
+        let is_alike = |name: &str| {
+            let of = |all: &[(String, [i64; 4])]| all.iter().find(|(at, _)| at == name).unwrap().1;
+            of(&before) == of(&untouched)
+        };
+        // As on any file system: who changes a file changes no folder.
+        for name in ["0", "0/below", "1", "1/below", "1/below/one", "2", "2/below/four", "3", "3/below/two"] {
+            assert!(is_alike(name), "{name}");
+        }
+        for name in ["0/below/one", "0/below/other", "1/below/two", "2/below", "3/below"] {
+            assert!(!is_alike(name), "{name}");
+        }
+        bench.run(["umount", "mnt"]).expect(0);
+        mount();
+        expect_same(&before, &all());
+        bench.run(["umount", "mnt"]).expect(0);
+    });
+}
+
+/// Where filesystems of the host have times that are finer than a tick, the kernel's times of files are never behind these.
+#[test]
+fn mounted_times_go_on_whoever_gives_them() {
+    with_mountpoint(|bench| {
+        bench.run(["volume", "init", &bench.str("box")]).expect(0);
+        bench.run(["mount", &bench.str("box"), &bench.str("mnt")]).expect(0);
+        let (point, beside) = (bench.path("mnt"), bench.path("beside"));
+        let modified = |path: &Path| {
+            let meta = fs::symlink_metadata(path).unwrap();
+            (meta.mtime(), meta.mtime_nsec())
+        };
+        let mut backwards = Vec::new();
+        for n in 0..scaled(300) {
+            // As another program does on the host, which looks at what it wrote.
+            fs::write(&beside, "x").unwrap();
+            fs::metadata(&beside).unwrap();
+            fs::write(&beside, "y").unwrap();
+            let path = |what: &str| point.join(format!("{what} {n}"));
+            let mut last = (0, 0);
+            for what in ["file", "folder", "link", "empty", "later"] {
+                let path = path(what);
+                match what {
+                    "folder" => fs::create_dir(&path).unwrap(),
+                    "link" => std::os::unix::fs::symlink("x", &path).unwrap(),
+                    "empty" => drop(File::create(&path).unwrap()),
+                    _ => fs::write(&path, "x").unwrap(),
+                }
+                let time = modified(&path);
+                if time < last {
+                    backwards.push((n, what, last, time));
+                }
+                last = time;
+            }
+        }
+        assert!(backwards.is_empty(), "{} times, as {:?}", backwards.len(), backwards[0]);
+        bench.run(["umount", "mnt"]).expect(0);
+    });
+}
+
 /// The kernel sends its times also in the middle of a copy, and afterwards sends none that it takes to be the same. They are finer than a
 /// tick where somebody looks at files of the host meanwhile, so those of the store's own clock are others.
 #[test]

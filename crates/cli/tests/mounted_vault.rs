@@ -493,7 +493,8 @@ fn two_mounts_of_one_vault() {
     m.mount(&timeouts).expect(0);
     let (vault, mountpoint) = (m.bench.vault_str().to_owned(), second.to_str().unwrap().to_owned());
     let line = ["mount", &vault, &mountpoint, "--password-file", m.bench.password_str()];
-    m.bench.run(line.iter().chain(&timeouts)).expect(0);
+    let told = m.bench.run(line.iter().chain(&timeouts)).expect(0).says("it is mounted on ");
+    told.says("file locks and change notices do not reach from one mount to another");
 
     fs::write(m.at("f"), vec![b'0'; CHUNKS * CHUNK]).unwrap();
     eventually("the other mount sees it", || fs::read(second.join("f")).is_ok_and(|b| b.len() == CHUNKS * CHUNK));
@@ -785,6 +786,143 @@ fn copies_into_a_mounted_vault_keep_the_first_of_two_names_that_are_one() {
         m.bench.open("put", &["t", "/put"]).expect(1).says(&format!("the same there as {apart}"));
         assert_eq!(fs::read_to_string(m.at(&format!("put/{composed}"))).unwrap(), "first", "{round}");
     }
+    m.umount();
+    m.expect_sound();
+}
+
+/// Backup programs read again what has another change time than they were told.
+#[test]
+fn the_times_that_an_exclusive_mount_shows_are_those_after_the_next_mount() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&["-o", "exclusive"]).expect(0);
+    let names: Vec<String> = (0..20).map(|n| n.to_string()).chain(["l".repeat(200)]).collect();
+    for name in &names {
+        let mut file = File::create(m.at(name)).unwrap();
+        file.write_all(&[b'a'; 5000]).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        file.write_all(&pattern(70_000)).unwrap();
+        if name.len() == 1 {
+            file.sync_all().unwrap();
+        }
+    }
+    fs::rename(m.at("3"), m.at("moved")).unwrap();
+    fs::set_permissions(m.at("4"), fs::Permissions::from_mode(0o600)).unwrap();
+    OpenOptions::new().write(true).open(m.at("5")).unwrap().set_len(1000).unwrap();
+    let times = || -> Vec<_> {
+        let found = fs::read_dir(m.mnt()).unwrap().map(|entry| {
+            let entry = entry.unwrap();
+            let meta = entry.metadata().unwrap();
+            (entry.file_name(), meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec(), meta.len())
+        });
+        let mut found: Vec<_> = found.collect();
+        found.sort();
+        found
+    };
+    let before = times();
+    for options in [&["-o", "exclusive"][..], &[]] {
+        m.remount(options);
+        assert_eq!(times(), before, "{options:?}");
+    }
+    m.umount();
+    m.expect_sound();
+}
+
+/// To the kernel two mounts are two filesystems. What the second one is told is so, and its way out works.
+#[test]
+fn locks_end_at_the_mount_and_a_bind_mount_shares_them() {
+    let Some(m) = Mounts::new() else { return };
+    if !is_root("bind mounts") {
+        return;
+    }
+    let [second, bound] = ["second", "bound"].map(|name| {
+        fs::create_dir(m.bench.path(name)).unwrap();
+        m.bench.path(name)
+    });
+    let (_off, _bound_off) = (OffAtEnd(second.clone()), OffAtEnd(bound.clone()));
+    assert_eq!(m.mount(&[]).expect(0).stderr, "", "the first one is alone");
+    let line = ["mount", m.bench.vault_str(), second.to_str().unwrap(), "--password-file", m.bench.password_str()];
+    m.bench.run(line).expect(0).says("a bind mount of the first one shares both");
+    let bind = Command::new("mount").arg("--bind").args([m.mnt(), bound.clone()]).start_and_wait().unwrap();
+    assert!(bind.success());
+    fs::write(m.at("f"), "f").unwrap();
+    let first = File::open(m.at("f")).unwrap();
+    first.lock().unwrap();
+    let is_free = |at: &Path| File::open(at.join("f")).unwrap().try_lock().is_ok();
+    eventually("the other mount sees it", || second.join("f").exists());
+    assert_eq!((is_free(&second), is_free(&bound)), (true, false));
+    drop(first);
+    assert!(Command::new("umount").arg(&bound).start_and_wait().unwrap().success());
+    m.bench.run(["umount", second.to_str().unwrap()]).expect(0);
+    m.umount();
+}
+
+/// Two devices made a folder, and a link, of one name: the sync keeps what the other one wrote inside the entry's folder.
+#[test]
+fn a_second_version_inside_an_entry_is_warned_of() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    fs::create_dir(m.at("folder")).unwrap();
+    std::os::unix::fs::symlink("one", m.at("link")).unwrap();
+    let mut parts = 0;
+    for prefix in fs::read_dir(m.bench.vault().join("d")).unwrap() {
+        for content in fs::read_dir(prefix.unwrap().path()).unwrap() {
+            for entry in fs::read_dir(content.unwrap().path()).unwrap().map(|entry| entry.unwrap().path()) {
+                for part in ["dir", "symlink"] {
+                    let at = entry.join(format!("{part}.c9r"));
+                    if at.exists() {
+                        fs::copy(&at, entry.join(format!("{part}.sync-conflict-20261125-120000-ABCDEFG.c9r"))).unwrap();
+                        parts += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(parts, 2);
+    let warnings = || m.bench.run(["status", "mnt", "--json"]).expect(0).json()["warnings"].as_u64().unwrap();
+    let before = warnings();
+    m.remount(&[]);
+    for _ in 0..3 {
+        assert_eq!(fs::read_dir(m.mnt()).unwrap().count(), 2);
+    }
+    assert_eq!((before, warnings()), (0, 2), "each once");
+    m.umount();
+    m.expect_sound();
+}
+
+/// Programs open, follow and ask for what others replace by a rename at that moment. The kernel asks for the name, and then for what it was
+/// told that the name leads to.
+#[test]
+fn what_others_replace_all_the_while_can_be_opened() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    let (file, link) = (m.at("file"), m.at("link"));
+    let write = |at: &Path| fs::write(at, "content").unwrap();
+    let point = |at: &Path| std::os::unix::fs::symlink("file", at).unwrap();
+    write(&file);
+    point(&link);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for n in 0..2 {
+            let (file, link, ended) = (&file, &link, &ended);
+            scope.spawn(move || {
+                let new = file.with_file_name(format!("new-{n}"));
+                while !ended.load(Ordering::SeqCst) {
+                    write(&new);
+                    fs::rename(&new, file).unwrap();
+                    point(&new);
+                    fs::rename(&new, link).unwrap();
+                }
+            });
+        }
+        let until = Instant::now() + Duration::from_secs(3);
+        let mut wrong = Vec::new();
+        while Instant::now() < until {
+            let used = [fs::read(&file).map(drop), fs::read_link(&link).map(drop), fs::metadata(&link).map(drop)];
+            wrong.extend(used.into_iter().filter_map(Result::err));
+        }
+        ended.store(true, Ordering::SeqCst);
+        assert!(wrong.is_empty(), "{} failed, the first one with {}", wrong.len(), wrong[0]);
+    });
     m.umount();
     m.expect_sound();
 }

@@ -34,6 +34,11 @@ fn what_is_written_is_there_after_the_next_mount() {
     rustix::fs::mknodat(rustix::fs::CWD, b.at("mnt/fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     fs::set_permissions(&f, fs::Permissions::from_mode(0o4711)).unwrap();
     rustix::fs::setxattr(&f, "user.x", b"1", rustix::fs::XattrFlags::CREATE).unwrap();
+    // As long as the kernel takes one.
+    let long: Vec<u8> = (0..64 << 10).map(|n: u32| (n / 7) as u8).collect();
+    rustix::fs::setxattr(&f, "user.long", &long, rustix::fs::XattrFlags::CREATE).unwrap();
+    let longer = rustix::fs::setxattr(&f, "user.longer", &[0; (64 << 10) + 1], rustix::fs::XattrFlags::CREATE);
+    assert_eq!(longer, Err(rustix::io::Errno::TOOBIG));
     // A hole of a terabyte costs nothing.
     File::create(b.at("mnt/hole")).unwrap().write_all_at(b"x", 1 << 40).unwrap();
     let mounts = b.bench.mounts();
@@ -50,6 +55,9 @@ fn what_is_written_is_there_after_the_next_mount() {
     assert!(fs::metadata(b.at("box")).unwrap().blocks() * 512 < 64 << 20);
     let mut value = [0; 8];
     assert_eq!(rustix::fs::getxattr(&f, "user.x", &mut value[..]).unwrap(), 1);
+    let mut found = vec![0; 64 << 10];
+    assert_eq!(rustix::fs::getxattr(&f, "user.long", &mut found[..]).unwrap(), found.len());
+    assert_eq!(found, long);
     b.umount("mnt");
     b.expect_sound();
 }

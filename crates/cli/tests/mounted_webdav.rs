@@ -102,3 +102,22 @@ fn a_server_that_fails_for_a_while_is_waited_for() {
     assert_eq!(w.read("mnt/large"), pattern(LARGE_LEN));
     assert_eq!(w.read("mnt/small"), b"one");
 }
+
+/// A server that refuses from now on: its answer is in the log and in `status`.
+#[test]
+fn what_a_server_on_webdav_refuses_is_told() {
+    let Some(w) = World::new(&["mnt"]) else { return };
+    let cas = w.server.url();
+    w.run(&["manifest", "snapshot", "work", "-o", "job", "--cas", &cas, "--cache-dir", "hashes"]).expect(0);
+    w.run(&["mount", "job", "mnt", "--cas", &cas, "--cache-dir", "cache", "--log-file", "log"]).expect(0);
+    assert_eq!(w.read("mnt/small"), b"one");
+    w.server.set_habits(WebDavHabits { authorization: Some("Basic bm9ib2R5"), ..WebDavHabits::default() });
+    let refused = || fs::read(w.points.bench.path("mnt/large")).unwrap_err().raw_os_error();
+    assert_eq!((refused(), refused()), (Some(libc::EACCES), Some(libc::EACCES)));
+    let told = w.run(&["status", "mnt", "--json"]).expect(0).json();
+    let errors = told["errors"].as_array().unwrap();
+    let is_it = |met: &serde_json::Value| met["error"].as_str().is_some_and(|text| text.contains("answers 401"));
+    assert!(errors.iter().any(|met| is_it(met) && met["count"].as_u64() >= Some(2)), "{told}");
+    assert!(fs::read_to_string(w.points.bench.path("log")).unwrap().contains("answers 401"));
+    w.run(&["umount", "mnt"]).expect(0);
+}

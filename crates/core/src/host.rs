@@ -1,5 +1,7 @@
 //! What more than one crate asks of files of the host.
 
+pub mod free_name;
+
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -9,6 +11,18 @@ use rustix::io::{Errno, Result, retry_on_intr};
 /// Filesystems that note each change of a file with the clock of this machine, and keep that and the file's number on a medium: ext2 to ext4,
 /// XFS, btrfs, F2FS, ZFS and bcachefs, by the number that statfs(2) has.
 const KEEP_IDENTITY: [u32; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x2fc1_2fc1, 0xca45_1a4e];
+
+/// Filesystems of FUSE, by the number that statfs(2) has.
+const FUSE: u32 = 0x6573_5546;
+
+/// True if the inode numbers of the filesystem of `file` may be others when it is mounted again. Most programs behind FUSE have none, and libfuse
+/// counts what is looked up; nothing tells those that have some.
+///
+/// # Errors
+/// Those of the host.
+pub fn makes_numbers_up(file: impl AsFd) -> Result<bool> {
+    Ok(rustix::fs::fstatfs(file)?.f_type as u32 == FUSE)
+}
 
 /// What tells the filesystem of `file` from others; none where nothing is known to tell one file of it from another that had its path before.
 ///
@@ -53,6 +67,13 @@ pub fn times_tell(file: impl AsFd) -> Result<bool> {
             }
         }
     })
+}
+
+/// What an error of a call about extended attributes of `file` means, whose content can be read. A program that serves a filesystem without them may
+/// answer `EIO` (rclone): that is `EOPNOTSUPP`, as from all others. On a disk `EIO` stays what it is.
+pub fn attribute_error(file: impl AsFd, e: Errno) -> Errno {
+    let is_served = || rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type as u32 == FUSE);
+    if e == Errno::IO && is_served() { Errno::OPNOTSUPP } else { e }
 }
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);

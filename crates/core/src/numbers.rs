@@ -51,6 +51,18 @@ pub fn mixed(number: u64) -> u64 {
     z ^ z >> 31
 }
 
+/// The number of the entry `name` in the directory with the number `parent`, for a host that has none of its own: it is a large one of a host, which
+/// only chance gives twice.
+pub fn of_path(parent: Ino, name: &[u8]) -> u64 {
+    let piece = |bytes: &[u8]| {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    };
+    let start = mixed(parent.0 ^ mixed(name.len() as u64));
+    name.chunks(8).fold(start, |number, bytes| mixed(number ^ piece(bytes))) | 1 << 63
+}
+
 impl Numbering {
     /// Numbers of `device` are kept as they are, if they are not large.
     pub fn new(device: u64) -> Numbering {
@@ -157,6 +169,18 @@ mod tests {
                 assert!(seen.insert(numbering.number(device, ino).unwrap().0 as u32), "{ino} of {device}");
             }
         }
+    }
+
+    #[test]
+    fn numbers_of_paths_depend_on_all_of_them() {
+        let names: [&[u8]; 7] = [b"a", b"b", b"a\0", b"12345678", b"123456789", b"12345678\0", "é".as_bytes()];
+        let numbering = Numbering::new(0);
+        let number = |parent, name| numbering.own(of_path(Ino(parent), name));
+        let numbers: HashSet<Ino> = (1..100).flat_map(|parent| names.map(|name| number(parent, name))).collect();
+        assert_eq!(numbers.len(), 99 * names.len());
+        assert!(numbers.iter().all(|number| number.0 >= LARGE && number.0 < NUMBERS_END / 2));
+        // It is noted in uppers for good.
+        assert_eq!(of_path(Ino(1), b"frame0001.exr"), 0x924a_c1d5_0257_18eb);
     }
 
     /// Two that chance gives one number.

@@ -5,8 +5,8 @@
 //! read-ahead, handles and lookup counts are the engine's ([`crate::engine`]).
 //!
 //! **References.** Each [`Attr`] that `lookup`, `create`, `mkdir`, `mknod`, `symlink` or `link` returns makes its inode
-//! *known*: the store must answer for that number, also after its name is gone while a [`StoreFile`] of it lives, until
-//! the engine calls [`Store::forget`]. Known is a state, not a count: the engine counts. A call to `forget` that races
+//! *known*: the store must answer for that number, also after its name is gone through the store (an object that was found is opened, looked
+//! at and changed as before), until the engine calls [`Store::forget`]. Known is a state, not a count: the engine counts. A call to `forget` that races
 //! with a new `lookup` of the same inode is resolved by the engine, which never runs the two at once for one inode.
 
 use std::ops::ControlFlow;
@@ -14,7 +14,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::error::{ErrorKind, FsError, Result};
-use crate::media::Remains;
 use crate::types::{
     Access, AllocateMode, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs, XattrName, XattrSet,
 };
@@ -60,6 +59,9 @@ pub struct Capabilities {
     /// Whether to find a name costs I/O, of a host or a network, each time: the engine then keeps where paths lead, and looks up what a
     /// listing named before anybody asks for it, as far as that was measured to help.
     pub slow_names: bool,
+    /// Whether its inode numbers are made up: whenever it is opened anew another object may have one, so none proves anything of
+    /// what was there before.
+    pub made_up_numbers: bool,
 }
 
 impl Capabilities {
@@ -80,6 +82,7 @@ impl Capabilities {
             host_files: false,
             fixed_content: false,
             slow_names: false,
+            made_up_numbers: false,
         }
     }
 }
@@ -303,11 +306,6 @@ pub trait Store: Send + Sync {
     /// Removes a name that is not a directory. Open files of it stay usable.
     fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()>;
 
-    /// As [`Store::unlink`]; what is left to free is for the caller to drop, once it has answered.
-    fn unlink_at_once(&self, parent: Ino, name: FileName<'_>) -> Result<Remains> {
-        self.unlink(parent, name).map(|()| Remains::default())
-    }
-
     /// Removes an empty directory.
     fn rmdir(&self, parent: Ino, name: FileName<'_>) -> Result<()>;
 
@@ -356,14 +354,12 @@ pub trait Store: Send + Sync {
     /// Makes everything durable.
     fn sync_all(&self) -> Result<()>;
 
-    /// Size and use.
+    /// Size and use, whatever its host has room for.
     fn statfs(&self) -> Result<StatFs>;
 
     /// How many bytes it has room for, about, where it and what it lies on both have to have it. `u64::MAX` where that is not known.
     fn room_bytes(&self) -> Result<u64> {
-        let stat = self.statfs()?;
-        let known = stat.blocks > 0 && stat.block_size > 0;
-        Ok(if known { stat.blocks_available.saturating_mul(stat.block_size.into()) } else { u64::MAX })
+        Ok(self.statfs()?.room_bytes())
     }
 
     /// The path of a known inode for messages, from the root, lossy, without secrets. `None` when it has none any more.

@@ -19,6 +19,9 @@ pub trait Transactional: Store {
     /// Those of `work`; `NoSpace`; `InvalidInput` for more than the store can apply at once: the volume has room for some
     /// hundred changed names or attributes.
     fn transact(&self, work: &mut dyn FnMut(&mut dyn Transaction) -> Result<()>) -> Result<()>;
+
+    /// How much a transaction may change, in bytes of names, attributes and their values.
+    fn transaction_len_max_bytes(&self) -> u64;
 }
 
 /// What can be done in a transaction: methods mean what those of the same name in [`Store`] do, and see what the transaction

@@ -75,11 +75,10 @@ impl Timestamp {
         SystemTime::now().into()
     }
 
-    /// The current time as of the last tick of the system's clock (every 1 to 10 ms), which is what Linux sets in the inodes
-    /// of most file systems: what is stamped by us and by the kernel within one tick agrees to the nanosecond.
+    /// The current time as Linux sets it in the inodes of most file systems, as of the last tick of the system's clock (every 1 to 10 ms) or
+    /// a finer stamp since: what is stamped by us and by the kernel one after the other is never in the wrong order.
     pub fn of_tick() -> Self {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        Timestamp { secs: time.tv_sec, nanos: time.tv_nsec as u32 }
+        crate::file_clock::now()
     }
 
     /// Nanoseconds since the epoch, as printed in `mtime_ns` of `--json` output.
@@ -382,10 +381,41 @@ pub struct StatFs {
     pub name_len_max: u32,
 }
 
+impl StatFs {
+    /// Bytes that can be written by users without privilege; `u64::MAX` where it tells nothing.
+    pub fn room_bytes(&self) -> u64 {
+        let known = self.blocks > 0 && self.block_size > 0;
+        if known { self.blocks_available.saturating_mul(self.block_size.into()) } else { u64::MAX }
+    }
+
+    /// The same with room for at most `bytes`. What cannot be written is no part of the size either, so the use stays as it is.
+    #[must_use]
+    pub fn within(self, bytes: u64) -> StatFs {
+        let room = bytes.checked_div(self.block_size.into()).unwrap_or(u64::MAX);
+        if room >= self.blocks_available {
+            return self;
+        }
+        let free = self.blocks_free.min(room);
+        let blocks = self.blocks.saturating_sub(self.blocks_free - free);
+        StatFs { blocks, blocks_free: free, blocks_available: room, ..self }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn a_filesystem_has_no_more_room_than_its_host() {
+        let stat = StatFs { block_size: 4096, blocks: 100, blocks_free: 80, blocks_available: 70, ..StatFs::default() };
+        assert_eq!((stat.room_bytes(), stat.within(u64::MAX), stat.within(70 * 4096)), (70 * 4096, stat, stat));
+        let full = stat.within(4095);
+        assert_eq!((full.blocks, full.blocks_free, full.blocks_available), (20, 0, 0));
+        assert_eq!(full.blocks - full.blocks_free, stat.blocks - stat.blocks_free, "the use");
+        let silent = StatFs::default();
+        assert_eq!((silent.room_bytes(), silent.within(0)), (u64::MAX, silent));
+    }
 
     #[test]
     fn names_are_checked() {

@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_core::numbers::Numbering;
+use adit_core::host::makes_numbers_up;
+use adit_core::numbers::{Numbering, of_path};
 use adit_core::types::{Attr, Ino, Kind};
 use adit_core::{ErrorKind, FsError, Result};
 use adit_media::host::{attr_of, kind_of, with_proc_path};
@@ -22,6 +23,8 @@ pub(crate) struct Folder {
     /// Device and number of the folder itself, as the host has them.
     identity: (u64, u64),
     numbering: Numbering,
+    /// Numbers are those of paths, for the host makes its own up.
+    by_path: bool,
     /// Refuses what is on another device than the folder itself.
     one_device: bool,
     /// What `openat2` must refuse, or `None` where nobody knows that call.
@@ -37,18 +40,22 @@ pub(crate) struct Found {
 }
 
 impl Folder {
-    pub(crate) fn open(path: &Path, read_only: bool, one_device: bool) -> Result<Folder> {
+    /// Opens it; what is `lasting` has numbers that are the same when the host was mounted again.
+    pub(crate) fn open(path: &Path, read_only: bool, lasting: bool, one_device: bool) -> Result<Folder> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fail = |e: Errno| fail(e).on("open", path.display());
         let root = retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())).map_err(fail)?;
         let st = rustix::fs::fstat(&root).map_err(fail)?;
         let resolve =
             ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+        let by_path = lasting && makes_numbers_up(&root).map_err(fail)?;
         let known = retry_on_intr(|| rustix::fs::openat2(&root, c".", flags, Mode::empty(), resolve)).is_ok();
         Ok(Folder {
             root: Arc::new(root),
             identity: (st.st_dev, st.st_ino),
-            numbering: Numbering::new(st.st_dev),
+            // The device is another one with each mount.
+            numbering: Numbering::new(if by_path { 0 } else { st.st_dev }),
+            by_path,
             one_device,
             resolve: known.then_some(resolve),
             read_only,
@@ -65,6 +72,11 @@ impl Folder {
         self.identity
     }
 
+    /// True if its numbers are those of paths.
+    pub(crate) fn is_by_path(&self) -> bool {
+        self.by_path
+    }
+
     /// Opens the entry `name` of `dir`, which is no link; `.` is `dir` itself.
     pub(crate) fn open_in(&self, dir: impl AsFd, name: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -74,15 +86,20 @@ impl Folder {
         })
     }
 
-    /// Finds the entry `name` of `dir`.
-    pub(crate) fn find(&self, dir: impl AsFd, name: &[u8]) -> Result<Found> {
+    /// Finds the entry `name` of `dir`, which has the number `parent`.
+    pub(crate) fn find(&self, (dir, parent): (impl AsFd, Ino), name: &[u8]) -> Result<Found> {
         let fd = self.open_in(dir, name, PLACE, Mode::empty()).map_err(fail)?;
-        let attr = self.attr(&fd)?;
+        let attr = self.attr_as(&fd, self.number_by_path(parent, name))?;
         Ok(Found { fd, attr })
     }
 
+    /// The number of an entry, where that is one of its path.
+    fn number_by_path(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
+        self.by_path.then(|| self.numbering.own(of_path(parent, name)))
+    }
+
     /// What a listing says that an entry of `dir` is; where the host does not say, it is looked at. `None` if it is gone.
-    pub(crate) fn listed_kind(&self, dir: impl AsFd, name: &[u8], told: FileType) -> Result<Option<Kind>> {
+    pub(crate) fn listed_kind(&self, dir: (impl AsFd, Ino), name: &[u8], told: FileType) -> Result<Option<Kind>> {
         if let Some(kind) = kind_of(told) {
             return Ok(Some(kind));
         }
@@ -121,16 +138,29 @@ impl Folder {
         open(flags)
     }
 
-    /// The attributes of what is open, under its number here.
+    /// The attributes of what is open, under the host's number as it is here.
     pub(crate) fn attr(&self, fd: impl AsFd) -> Result<Attr> {
-        let st = rustix::fs::fstat(fd).map_err(fail)?;
-        Ok(Attr { ino: self.number(&st)?, ..attr_of(&st) })
+        self.attr_as(fd, None)
     }
 
-    /// The number here of an entry that a listing of a directory on the device `dev` tells. An entry that is on another device
+    /// The same of what is known as `ino`.
+    pub(crate) fn attr_of_known(&self, fd: impl AsFd, ino: Ino) -> Result<Attr> {
+        self.attr_as(fd, self.by_path.then_some(ino))
+    }
+
+    /// The same under a number of its path, if it has one. Names of one file are files of their own then: nothing shows that they are one.
+    fn attr_as(&self, fd: impl AsFd, by_path: Option<Ino>) -> Result<Attr> {
+        let st = rustix::fs::fstat(fd).map_err(fail)?;
+        let (host_number, attr) = (self.number(&st)?, attr_of(&st));
+        let Some(ino) = by_path else { return Ok(Attr { ino: host_number, ..attr }) };
+        let nlink = if attr.kind == Kind::Directory { attr.nlink } else { 1 };
+        Ok(Attr { ino, nlink, ..attr })
+    }
+
+    /// The number here of an entry that a listing of the directory `parent` on the device `dev` tells. An entry that is on another device
     /// than its directory has another number when it is looked up.
-    pub(crate) fn listed(&self, dev: u64, host_ino: u64) -> Result<Ino> {
-        self.numbered(dev, host_ino)
+    pub(crate) fn listed(&self, parent: Ino, name: &[u8], (dev, host_ino): (u64, u64)) -> Result<Ino> {
+        self.number_by_path(parent, name).map_or_else(|| self.numbered(dev, host_ino), Ok)
     }
 
     fn number(&self, st: &Stat) -> Result<Ino> {
@@ -184,7 +214,7 @@ mod tests {
     use super::*;
 
     fn folder(one_device: bool) -> (Folder, u64) {
-        let folder = Folder::open(Path::new("/"), true, one_device).unwrap();
+        let folder = Folder::open(Path::new("/"), true, one_device, one_device).unwrap();
         let dev = folder.identity.0;
         (folder, dev)
     }
@@ -201,7 +231,7 @@ mod tests {
         assert_eq!(numbers[0], Ino(77));
         assert_eq!(HashSet::from(numbers).len(), numbers.len());
         assert!(numbers.iter().all(|number| number.0 < NUMBERS_END / 2));
-        assert_eq!(here.listed(dev + 1, 77).unwrap(), numbers[1], "listings agree");
+        assert_eq!(here.listed(Ino::ROOT, b"f", (dev + 1, 77)).unwrap(), numbers[1], "listings agree");
         assert_eq!(number(dev, here.identity.1), Ino::ROOT);
     }
 
@@ -210,14 +240,14 @@ mod tests {
         let (here, dev) = folder(true);
         assert_eq!(here.numbered(dev, 77).unwrap(), Ino(77));
         assert_eq!(kind(here.numbered(dev + 1, 77)), ErrorKind::NotSupported);
-        assert_eq!(kind(here.listed(dev + 1, 77)), ErrorKind::NotSupported);
+        assert_eq!(kind(here.listed(Ino::ROOT, b"f", (dev + 1, 77))), ErrorKind::NotSupported);
     }
 
     /// Of hosts that do not say in a listing what an entry is.
     #[test]
     fn what_a_listing_does_not_say_is_looked_at_and_never_left_out() {
         let (here, _) = folder(false);
-        let kind = |name: &[u8], told| here.listed_kind(here.root(), name, told);
+        let kind = |name: &[u8], told| here.listed_kind((here.root(), Ino::ROOT), name, told);
         assert_eq!(kind(b"usr", FileType::Unknown).unwrap(), Some(Kind::Directory));
         assert_eq!(kind(b"adit, which is not there", FileType::Unknown).unwrap(), None);
         assert_eq!(kind(b"proc", FileType::Unknown).unwrap(), Some(Kind::Directory), "a mount");

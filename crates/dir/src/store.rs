@@ -1,6 +1,8 @@
 //! The store.
 
 mod calls;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use adit_core::host;
+use adit_core::host::free_name::FreeNames;
 use adit_core::store::{Capabilities, NewNode};
 use adit_core::types::{Attr, FileName, Ino, Kind, XATTR_VALUE_LEN_MAX_BYTES, XattrName};
 use adit_core::{ErrorKind, FsError, Result};
@@ -29,8 +32,8 @@ const DEPTH_MAX: usize = 1 << 16;
 pub struct Identity {
     /// Its device.
     pub dev: u64,
-    /// Its number there.
-    pub ino: u64,
+    /// Its number there; none where the host makes its numbers up, and they are not used.
+    pub ino: Option<u64>,
 }
 
 /// A folder of the host as a [`Store`](adit_core::store::Store).
@@ -46,6 +49,8 @@ pub(crate) struct Inner {
     known: Known,
     dirs: Directories,
     naming: RwLock<()>,
+    /// How the host renames to a free name.
+    names: FreeNames,
     capabilities: Capabilities,
     /// Who we are on the host.
     uid: Uid,
@@ -75,16 +80,25 @@ impl DirStore {
     /// # Errors
     /// The host's, with the path.
     pub fn open(path: &Path, read_only: bool) -> Result<DirStore> {
-        Ok(DirStore::of(Folder::open(path, read_only, false)?))
+        Ok(DirStore::of(Folder::open(path, read_only, false, false)?))
     }
 
-    /// Opens the folder `path` to read, as the layer below an overlay: that notes inode numbers for good, so they must not depend
-    /// on what was looked up first. What is on another device than the folder (a subvolume of btrfs) is `NotSupported`.
+    /// Opens the folder `path` to read, with numbers that are the same when its host was mounted again: where the host makes its own up, they
+    /// follow from the paths, and names of one file are files of their own.
+    ///
+    /// # Errors
+    /// The host's, with the path.
+    pub fn open_lasting(path: &Path) -> Result<DirStore> {
+        Ok(DirStore::of(Folder::open(path, true, true, false)?))
+    }
+
+    /// The same, as the layer below an overlay: that notes inode numbers for good, so they must not depend
+    /// on what was looked up first, either. What is on another device than the folder (a subvolume of btrfs) is `NotSupported`.
     ///
     /// # Errors
     /// The host's, with the path.
     pub fn open_as_lower(path: &Path) -> Result<DirStore> {
-        Ok(DirStore::of(Folder::open(path, true, true)?))
+        Ok(DirStore::of(Folder::open(path, true, true, true)?))
     }
 
     fn of(folder: Folder) -> DirStore {
@@ -100,6 +114,7 @@ impl DirStore {
             shared: true,
             xattrs: keeps(probe),
             acls: keeps(probe) && keeps(XattrName::ACL_ACCESS),
+            made_up_numbers: !matches!(host::filesystem(&**folder.root()), Ok(Some(_))),
             ..Capabilities::plain("dir")
         };
         let inner = Inner {
@@ -107,6 +122,7 @@ impl DirStore {
             known: Known::new(),
             dirs: Directories::default(),
             naming: RwLock::new(()),
+            names: FreeNames::new(),
             capabilities,
             uid: rustix::process::geteuid(),
         };
@@ -116,7 +132,7 @@ impl DirStore {
     /// What the folder is on this host.
     pub fn identity(&self) -> Identity {
         let (dev, ino) = self.inner.folder.identity();
-        Identity { dev, ino }
+        Identity { dev, ino: (!self.inner.folder.is_by_path()).then_some(ino) }
     }
 }
 
@@ -148,23 +164,22 @@ impl Inner {
             return Ok(Held::Dir(self.folder.root().clone()));
         }
         let (mut way, mut at) = (Vec::new(), ino);
-        let mut fd = loop {
+        let (mut fd, mut above) = loop {
             if let Some(fd) = self.dirs.get(at) {
-                break Held::Dir(fd);
+                break (Held::Dir(fd), at);
             }
             if at == Ino::ROOT {
-                break self.dir(Ino::ROOT)?;
+                break (self.dir(Ino::ROOT)?, at);
             }
             if way.len() > DEPTH_MAX {
                 return Err(self.stale(ino));
             }
             let name = self.known.name(at, 0).ok_or_else(|| self.stale(ino))?;
-            let above = name.dir;
             way.push((at, name.name));
-            at = above;
+            at = name.dir;
         };
         while let Some((number, name)) = way.pop() {
-            let found = self.folder.find(&fd, &name).map_err(|e| match e.kind() {
+            let found = self.folder.find((&fd, above), &name).map_err(|e| match e.kind() {
                 ErrorKind::NotFound | ErrorKind::NotDirectory => self.stale(ino),
                 _ => e.on("open", self.shown(number)),
             })?;
@@ -176,7 +191,7 @@ impl Inner {
             }
             let found = Arc::new(found.fd);
             self.dirs.put(number, found.clone());
-            fd = Held::Dir(found);
+            (fd, above) = (Held::Dir(found), number);
         }
         Ok(fd)
     }
@@ -190,7 +205,7 @@ impl Inner {
             return Ok(Held::File(file));
         }
         while let Some(name) = self.known.name(ino, 0) {
-            let found = self.dir(name.dir).and_then(|dir| self.folder.find(&dir, &name.name));
+            let found = self.dir(name.dir).and_then(|dir| self.folder.find((&dir, name.dir), &name.name));
             match found {
                 Ok(found) if found.attr.ino == ino && Some(found.attr.kind) == self.known.kind(ino) => {
                     return Ok(Held::Place(found.fd));
@@ -224,7 +239,7 @@ impl Inner {
     }
 
     /// What the entry `name` of `dir` is, should it be known: for what the table is to learn of a change.
-    fn number_of(&self, dir: &Held, name: FileName<'_>) -> Option<Ino> {
+    fn number_of(&self, dir: (&Held, Ino), name: FileName<'_>) -> Option<Ino> {
         self.folder.find(dir, name.as_bytes()).ok().map(|found| found.attr.ino)
     }
 
@@ -321,7 +336,7 @@ impl Inner {
         let _naming = self.naming.read();
         let dir = self.dir(parent)?;
         make(&dir, name.as_bytes()).map_err(fail)?;
-        let found = self.folder.find(&dir, name.as_bytes())?;
+        let found = self.folder.find((&dir, parent), name.as_bytes())?;
         let attr = self.finish(&dir, &found.fd, new, kind)?;
         self.learn(parent, name, Found { attr, ..found }, true)
     }

@@ -17,6 +17,10 @@ pub const MANIFESTS_FOLDER: &str = "Manifests";
 const INPUT_SUFFIX: &str = "_input";
 /// What the name of a manifest of outputs ends with.
 const OUTPUT_SUFFIX: &str = "_output";
+/// The parts that the official packages look for in a key: the folder of a step, that of a task, and the name of a manifest of outputs.
+const STEP: &str = "step-";
+const TASK: &str = "task-";
+const OUTPUT: &str = "output";
 
 /// The metadata of a manifest's object: its root, as text or, where that is more than ASCII, as JSON.
 const ASSET_ROOT: &str = "asset-root";
@@ -166,37 +170,43 @@ pub fn action_folder(micros: i64, action: &str) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z_{action}")
 }
 
-/// Whether this is the name of a manifest of outputs.
+/// True if this is the key of a manifest of outputs: by its end, or as the official packages look for them, `step-.*/.*/.*output.*`. One that
+/// is stored by hand has any name (`output-HASH-TIME.manifest`).
 #[must_use]
 pub fn is_output(key: &str) -> bool {
-    key.ends_with(OUTPUT_SUFFIX)
+    let below_step = || key.split_once(STEP)?.1.splitn(3, '/').nth(2);
+    key.ends_with(OUTPUT_SUFFIX) || below_step().is_some_and(|name| name.contains(OUTPUT))
 }
 
-/// Components of the key of a task's output: `Manifests`, farm, queue, job, step, task, action, name. That of a step has one less.
-const OF_TASK_COUNT: usize = 8;
+/// The folder of the task that a key is in, and the name of the folder of its session action; none for outputs of a step as a whole. The
+/// official packages take the first component with this in it for that of the task.
+fn task_of(key: &str) -> Option<(&str, &str)> {
+    let mut end = 0;
+    let is_task = |part: &str| {
+        end += part.len() + 1;
+        part.contains(TASK)
+    };
+    key.split('/').any(is_task).then_some(())?;
+    let (action, _) = key.get(end..)?.split_once('/')?;
+    Some((&key[..end], action))
+}
 
 /// Of the keys in a part of a store those of the manifests that count: of each task all that its last session action left, and of a step
-/// as a whole, whose actions have a part of its tasks each, all. They are in the order in which they were made by the names of the
-/// actions' folders, so that whoever merges them has the last one win.
+/// as a whole, whose actions have a part of its tasks each, all. They are in the order of the names of the actions' folders.
 #[must_use]
 pub fn latest_outputs(keys: impl IntoIterator<Item = String>) -> Vec<String> {
     let keys: Vec<String> = keys.into_iter().filter(|key| is_output(key)).collect();
-    // The folder of the session action, and that of the task which it is in.
-    let action = |key: &str| key.rsplit('/').nth(1).unwrap_or_default().to_owned();
-    let task = |key: &str| {
-        let of_task = key.split('/').count() >= OF_TASK_COUNT;
-        of_task.then(|| key.rsplitn(3, '/').nth(2).unwrap_or_default().to_owned())
-    };
-    let mut latest: BTreeMap<String, String> = BTreeMap::new();
-    for key in &keys {
-        let Some(task) = task(key) else { continue };
+    let mut latest: BTreeMap<&str, &str> = BTreeMap::new();
+    for (task, action) in keys.iter().filter_map(|key| task_of(key)) {
         let last = latest.entry(task).or_default();
-        *last = std::mem::take(last).max(action(key));
+        *last = action.max(last);
     }
-    let counts = |key: &String| task(key).is_none_or(|task| latest.get(&task) == Some(&action(key)));
-    let mut outputs: Vec<(String, String)> = keys.into_iter().filter(counts).map(|key| (action(&key), key)).collect();
-    outputs.sort();
-    outputs.into_iter().map(|(_, key)| key).collect()
+    let counts = |key: &&String| task_of(key).is_none_or(|(task, action)| latest.get(task) == Some(&action));
+    let mut outputs: Vec<&String> = keys.iter().filter(counts).collect();
+    let action =
+        |key: &str| task_of(key).map_or_else(|| key.rsplit('/').nth(1), |(_, action)| Some(action)).map(str::to_owned);
+    outputs.sort_by_cached_key(|key| (action(key), key.to_owned()));
+    outputs.into_iter().cloned().collect()
 }
 
 fn key<'p>(parts: impl IntoIterator<Item = &'p str>, name: &str) -> Result<String> {
@@ -328,6 +338,34 @@ mod tests {
             at("task-a/", 3).replace("/x_", "/y_"),
         ];
         assert_eq!(latest_outputs(keys), expected);
+    }
+
+    #[test]
+    fn outputs_are_those_that_the_official_packages_find() {
+        let in_job = |rest: &str| format!("Manifests/farm-1/queue-1/job-1/{rest}");
+        for (rest, is) in [
+            ("step-1/task-1/A/0123_output", true),
+            ("step-1/task-1/A/output-0123-2025-06-01T00-00-00.manifest", true),
+            ("step-1/task-1/A/my_outputs.json", true),
+            ("step-1/A/output", true),
+            ("step-1/output/x", false),
+            ("step-1/task-1/A/0123_input", false),
+            ("step-1/output", false),
+            ("other/A/B/output.manifest", false),
+            ("other/A/0123_output", true),
+        ] {
+            assert_eq!(is_output(&in_job(rest)), is, "{rest}");
+        }
+        assert!(!is_output("Manifests/farm-1/queue-1/Inputs/0123/0123_input"));
+        // Names of either kind, and folders below that of the action: the last action counts.
+        let keys = [
+            "step-1/task-1/A/x_output",
+            "step-1/task-1/B/output-x.manifest",
+            "step-1/task-1/B/deep/output",
+            "step-1/C/output-y",
+        ];
+        let expected = [in_job(keys[2]), in_job(keys[1]), in_job(keys[3])];
+        assert_eq!(latest_outputs(keys.map(in_job)), expected);
     }
 
     #[test]

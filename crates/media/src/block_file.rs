@@ -14,6 +14,8 @@ use adit_core::types::Access;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, retry_on_intr};
 
+use crate::host::statfs_of;
+
 #[cfg(test)]
 mod tests;
 
@@ -91,7 +93,10 @@ impl BlockFile for HostBlockFile {
     }
 
     fn host_room_bytes(&self) -> u64 {
-        rustix::fs::fstatvfs(&self.file).map_or(u64::MAX, |host| host.f_bavail.saturating_mul(host.f_frsize))
+        // Its owner is charged.
+        let owner = rustix::fs::fstat(&self.file);
+        let host = owner.map_err(io::Error::from).and_then(|st| statfs_of(&self.file, st.st_uid, st.st_gid));
+        host.map_or(u64::MAX, |host| host.room_bytes())
     }
 
     fn try_lock(&self) -> io::Result<bool> {

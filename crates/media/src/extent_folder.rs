@@ -235,7 +235,7 @@ impl ExtentObjects for ExtentFolder {
     }
 
     fn host_room_bytes(&self) -> u64 {
-        self.host.statfs().map_or(u64::MAX, |host| host.blocks_available.saturating_mul(host.block_size.into()))
+        self.host.statfs().map_or(u64::MAX, |host| host.room_bytes())
     }
 
     fn sync(&self) -> io::Result<()> {

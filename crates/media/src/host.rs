@@ -1,5 +1,7 @@
 //! The host's words and ours: attributes, modes, times, and the few calls that take more than a line.
 
+mod quota;
+
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
@@ -111,8 +113,13 @@ pub fn with_proc_path<T>(fd: impl AsFd, f: impl FnOnce(&CStr) -> io::Result<T>) 
     f(CStr::from_bytes_until_nul(&buffer).map_err(io::Error::other)?)
 }
 
-/// Size and use as the host tells them.
-pub fn statfs_of(st: &StatVfs) -> StatFs {
+/// Size and use of the filesystem that `fd` is on, as its host tells them, and with no more room than the quotas of `uid` and `gid` leave.
+pub fn statfs_of(fd: impl AsFd, uid: u32, gid: u32) -> io::Result<StatFs> {
+    let host = told_by(&rustix::fs::fstatvfs(&fd)?);
+    Ok(quota::left(fd.as_fd(), uid, gid).map_or(host, |bytes| host.within(bytes)))
+}
+
+fn told_by(st: &StatVfs) -> StatFs {
     StatFs {
         block_size: u32::try_from(st.f_frsize).unwrap_or(4096),
         blocks: st.f_blocks,

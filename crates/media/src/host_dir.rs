@@ -10,22 +10,23 @@
 //!
 //! A new file is an unnamed one (`O_TMPFILE`) that gets its name when its content is complete: 15 µs on ext4, against
 //! 20 µs for a temporary that is renamed, and a kill leaves nothing behind. Where the host lacks a part of that, or a link
-//! is another file there ([`trial`]), the named temporary `.adit-<8 hex digits>.tmp` takes its place, and a kill may leave
+//! is another file there ([`Links`]), the named temporary `.adit-<8 hex digits>.tmp` takes its place, and a kill may leave
 //! one of those.
 //!
-//! A removed file can be [held](freeing) until its remover has answered, because freeing its space takes long.
+//! A removed file can be [held](freeing) for those who found it under its name. Freeing its space takes long, and is done by a thread of its own.
 
 use std::ffi::OsStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use adit_core::host;
-use adit_core::media::{HostDir, HostEntry, HostFile, NewFile, Published, Remains, SyncTarget};
-use adit_core::types::{Access, Attr, Caller, Kind, RenameFlags, SetAttr, StatFs, Timestamp};
+use adit_core::host::free_name::{self, FreeNames, Links};
+use adit_core::media::{HeldFile, HostDir, HostEntry, HostFile, NewFile, Published, SyncTarget};
+use adit_core::types::{Access, Attr, Caller, Kind, RenameFlags, SetAttr, StatFs};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, StatxFlags, Uid};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -34,8 +35,7 @@ mod freeing;
 mod tests;
 mod trial;
 
-use self::freeing::Freeing;
-use self::trial::Links;
+use self::freeing::{Freeing, Held};
 use crate::block_file::{lock_range, lock_whole, punch};
 use crate::host::{
     attr_of, chmod, ids, kind_of, mode, statfs_of, times, umask, unless_refused, with_proc_path, write_all_at,
@@ -59,15 +59,19 @@ pub struct HostDirectory {
     /// Whether an unnamed file is linked through its descriptor. Before Linux 6.10 that needs a capability, and the
     /// way through `/proc` does not.
     link_by_descriptor: AtomicBool,
-    /// Whether the host knows the flags of `renameat2`; cleared when it did without one what it refused with one.
-    rename_flags: AtomicBool,
-    /// What links are here; tried before the first one is relied on.
-    links: OnceLock<Links>,
+    /// How a free name is taken, and what links are.
+    names: FreeNames,
     /// Removed files that are not freed yet.
     freeing: Arc<Freeing>,
     uid: Uid,
     gid: Gid,
     umask: u16,
+}
+
+impl AsFd for HostDirectory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
 }
 
 /// The directory that holds a path.
@@ -100,8 +104,7 @@ impl HostDirectory {
             resolve: known.then_some(resolve),
             unnamed: AtomicBool::new(true),
             link_by_descriptor: AtomicBool::new(true),
-            rename_flags: AtomicBool::new(true),
-            links: OnceLock::new(),
+            names: FreeNames::new(),
             uid: rustix::process::geteuid(),
             gid: rustix::process::getegid(),
             umask: umask(),
@@ -154,11 +157,8 @@ impl HostDirectory {
     /// Opens a regular file and nothing else. `NONBLOCK`, so that a FIFO that someone put here cannot hang us.
     pub(crate) fn open_regular(&self, path: &Path, access: OFlags) -> io::Result<OwnedFd> {
         let fd = self.open_at(path, access | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
-        match FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) {
-            FileType::RegularFile => Ok(fd),
-            FileType::Directory => Err(Errno::ISDIR.into()),
-            _ => Err(Errno::INVAL.into()),
-        }
+        check_regular(&fd)?;
+        Ok(fd)
     }
 
     /// The ids that a new object with `st` must change to, for `owner`. The group that a set-group-ID directory gave it
@@ -239,7 +239,7 @@ impl HostDirectory {
     /// for a second file.
     fn place_at(&self, dir: &Parent<'_>, name: &OsStr, perm: u16, fill: &Fill<'_>) -> io::Result<OwnedFd> {
         if self.unnamed.load(Ordering::Relaxed) {
-            if self.links(dir)? == Links::OneFile
+            if self.names.links(dir.as_fd())? == Links::OneFile
                 && let Some(fd) = self.place_unnamed(dir, name, perm, fill)?
             {
                 return Ok(fd);
@@ -284,20 +284,13 @@ impl HostDirectory {
         .map(|linked| linked.then_some(fd))
     }
 
-    /// What links are on this host.
-    fn links(&self, dir: &Parent<'_>) -> io::Result<Links> {
-        match self.links.get() {
-            Some(links) => Ok(*links),
-            None => trial::links(dir).map(|links| *self.links.get_or_init(|| links)),
-        }
-    }
-
     /// Through a named temporary in the same directory.
     fn place_named(&self, dir: &Parent<'_>, name: &OsStr, perm: u16, fill: &Fill<'_>) -> io::Result<OwnedFd> {
-        let (temporary, fd) = trial::new_file(dir, mode(perm))?;
-        let placed = fill(&fd).and_then(|()| self.name_new((dir, temporary.as_ref()), (dir, name), fd));
+        let (temporary, fd) = free_name::new_file(dir, mode(perm))?;
+        let at = dir.as_fd();
+        let placed = fill(&fd).and_then(|()| self.names.name_new((at, temporary.as_ref()), (at, name), fd));
         match placed {
-            Ok(Some(fd)) if trial::is_one(dir, name, &fd)? => Ok(fd),
+            Ok(Some(fd)) if free_name::is_one(dir, name, &fd)? => Ok(fd),
             // What the name leads to is what others will see.
             Ok(_) => open_again(dir, name, perm),
             Err(e) => {
@@ -306,21 +299,6 @@ impl HostDirectory {
                 Err(e)
             }
         }
-    }
-
-    /// Gives the new file `fd`, which lies at `from`, the free name `to`. None if it is to be opened anew.
-    fn name_new(&self, from: Named<'_>, to: Named<'_>, fd: OwnedFd) -> io::Result<Option<OwnedFd>> {
-        if self.rename_with_flags(from, to)? {
-            return Ok(Some(fd));
-        }
-        if self.links(to.0)? == Links::TwoFiles {
-            // Closed before: the host has all of it then, and does not keep a removed file that is open.
-            drop(fd);
-            link_and_unlink(from, to)?;
-            self.rename_flags.store(false, Ordering::Relaxed);
-            return Ok(None);
-        }
-        self.rename_without_flags(from, to).map(|()| Some(fd))
     }
 
     /// Creates `path`, with what `fill` gives it, in one step, as [`HostDir::publish`]. Its permissions are those that the
@@ -352,7 +330,7 @@ impl HostDirectory {
                 let flags = rustix::fs::RenameFlags::NOREPLACE;
                 return Ok(rustix::fs::renameat_with(&from_dir, from_name, to_dir, to_name, flags)?);
             }
-            return self.rename_to_free((&from_dir, from_name), (to_dir, to_name));
+            return self.names.rename((from_dir.as_fd(), from_name), (to_dir.as_fd(), to_name));
         }
         let host_flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
         match rustix::fs::renameat_with(&from_dir, from_name, to_dir, to_name, host_flags) {
@@ -361,75 +339,10 @@ impl HostDirectory {
             other => Ok(other?),
         }
     }
-
-    /// Renames, if the new name is free: at one moment, whoever else makes it.
-    fn rename_to_free(&self, from: Named<'_>, to: Named<'_>) -> io::Result<()> {
-        if self.rename_with_flags(from, to)? { Ok(()) } else { self.rename_without_flags(from, to) }
-    }
-
-    /// Renames to a free name in one call. False if the host, or this place in it, knows no flags.
-    fn rename_with_flags(&self, from: Named<'_>, to: Named<'_>) -> io::Result<bool> {
-        if !self.rename_flags.load(Ordering::Relaxed) {
-            return Ok(false);
-        }
-        match rustix::fs::renameat_with(from.0, from.1, to.0, to.1, rustix::fs::RenameFlags::NOREPLACE) {
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),
-            other => Ok(other.map(|()| true)?),
-        }
-    }
-
-    /// Renames to a free name on a host that knows no flags (NFS, many of FUSE). Looking first would destroy what another
-    /// client makes in between; so a file is linked, which fails if the name is taken, and a folder replaces an empty one
-    /// that was made for it, which fails if that is empty no more. A kill can leave a file under both names, or the empty
-    /// folder.
-    ///
-    /// Where a link is another file, or there is none, a file replaces an empty one that was made for it: whoever has it open
-    /// goes on with it. A kill can leave the empty one, and what another client writes into that in between is lost.
-    fn rename_without_flags(&self, from: Named<'_>, to: Named<'_>) -> io::Result<()> {
-        let st = rustix::fs::statat(from.0, from.1, AtFlags::SYMLINK_NOFOLLOW)?;
-        let is_dir = FileType::from_raw_mode(st.st_mode) == FileType::Directory;
-        if is_dir {
-            rustix::fs::mkdirat(to.0, to.1, Mode::RWXU)?;
-            match replace_own(from, to, AtFlags::REMOVEDIR) {
-                // It was empty, and is gone: a host that moves nothing to a name that is there.
-                Err(Errno::EXIST) => rustix::fs::renameat(from.0, from.1, to.0, to.1)?,
-                Err(Errno::NOTEMPTY) => return Err(Errno::EXIST.into()),
-                other => other?,
-            }
-        } else if self.links(to.0)? == Links::OneFile {
-            link_and_unlink(from, to)?;
-        } else {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            drop(retry_on_intr(|| rustix::fs::openat(to.0, to.1, flags, Mode::RUSR | Mode::WUSR))?);
-            replace_own(from, to, AtFlags::empty())?;
-        }
-        // Only now is it known that the host, and not what was asked, was the reason.
-        self.rename_flags.store(false, Ordering::Relaxed);
-        Ok(())
-    }
 }
 
 /// What gives a new file all that it is to have before it gets its name.
 type Fill<'a> = dyn Fn(&OwnedFd) -> io::Result<()> + 'a;
-
-/// A name in a directory.
-type Named<'a> = (&'a Parent<'a>, &'a OsStr);
-
-/// Moves to the name `to`, at which lies what was made to keep it: that goes if the move fails. `NOTEMPTY` if it is empty no
-/// more.
-fn replace_own(from: Named<'_>, to: Named<'_>, kind: AtFlags) -> Result<(), Errno> {
-    rustix::fs::renameat(from.0, from.1, to.0, to.1)
-        .map_err(|e| rustix::fs::unlinkat(to.0, to.1, kind).err().filter(|why| *why == Errno::NOTEMPTY).unwrap_or(e))
-}
-
-/// Moves a file to a free name by way of a second one.
-fn link_and_unlink(from: Named<'_>, to: Named<'_>) -> io::Result<()> {
-    rustix::fs::linkat(from.0, from.1, to.0, to.1, AtFlags::empty())?;
-    rustix::fs::unlinkat(from.0, from.1, AtFlags::empty()).map_err(|e| {
-        let _ = rustix::fs::unlinkat(to.0, to.1, AtFlags::empty());
-        e.into()
-    })
-}
 
 /// Opens a file of ours by its name, for both, whatever its permissions `perm` are.
 fn open_again(dir: &Parent<'_>, name: &OsStr, perm: u16) -> io::Result<OwnedFd> {
@@ -450,11 +363,7 @@ fn open_again(dir: &Parent<'_>, name: &OsStr, perm: u16) -> io::Result<OwnedFd> 
 
 impl HostDir for HostDirectory {
     fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn HostFile>> {
-        let flags = match access {
-            Access::Read => OFlags::RDONLY,
-            Access::Write => OFlags::RDWR,
-        };
-        Ok(self.opened(self.open_regular(path, flags)?))
+        Ok(self.opened(self.open_regular(path, access_flags(access))?))
     }
 
     fn publish(&self, path: &Path, new: &NewFile<'_>) -> io::Result<Box<dyn HostFile>> {
@@ -481,18 +390,7 @@ impl HostDir for HostDirectory {
             retry_on_intr(|| rustix::fs::ftruncate(&fd, size))?;
         }
         // One object for all that is changed: by name, someone else could put another one there in between.
-        let fd = self.open_at(path, OFlags::PATH, Mode::empty())?;
-        if set.uid.is_some() || set.gid.is_some() {
-            let (uid, gid) = ids(set);
-            rustix::fs::chownat(&fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
-        }
-        if let Some(perm) = set.perm {
-            chmod(&fd, perm)?;
-        }
-        if let Some(times) = times(set) {
-            rustix::fs::utimensat(&fd, c"", &times, AtFlags::EMPTY_PATH)?;
-        }
-        Ok(())
+        set_attr_of(&self.open_at(path, OFlags::PATH, Mode::empty())?, set)
     }
 
     fn list(&self, path: &Path, sink: &mut dyn FnMut(HostEntry<'_>)) -> io::Result<()> {
@@ -542,15 +440,10 @@ impl HostDir for HostDirectory {
         Ok(rustix::fs::unlinkat(&dir, name, flags)?)
     }
 
-    fn remove_at_once(&self, path: &Path) -> io::Result<Remains> {
-        let (dir, name) = self.parent(path)?;
-        let held = self.freeing.hold(|| {
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            // A hold that the host refuses (it has no descriptor left) is no reason not to remove.
-            retry_on_intr(|| rustix::fs::openat(&dir, name, flags, Mode::empty())).ok()
-        });
-        rustix::fs::unlinkat(&dir, name, AtFlags::empty())?;
-        Ok(held)
+    fn hold(&self, path: &Path) -> Option<Box<dyn HeldFile>> {
+        // As a place only: that takes no rights. A hold that the host refuses (it has no descriptor left) is none.
+        let held = self.freeing.hold(|| self.open_at(path, OFlags::PATH, Mode::empty()).ok())?;
+        Some(Box::new(held))
     }
 
     fn rename(&self, from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()> {
@@ -566,7 +459,7 @@ impl HostDir for HostDirectory {
 
     fn statfs(&self) -> io::Result<StatFs> {
         self.freeing.settle();
-        Ok(statfs_of(&rustix::fs::fstatvfs(&self.root)?))
+        statfs_of(&self.root, rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
     }
 
     fn trial(&self, folder: &Path) -> io::Result<()> {
@@ -585,6 +478,25 @@ impl HostDir for HostDirectory {
         let flags = StatxFlags::MNT_ID | MNT_ID_UNIQUE;
         let mount = retry_on_intr(|| rustix::fs::statx(&self.root, c"", AtFlags::EMPTY_PATH, flags)).ok()?;
         Some((boot ^ u128::from(mount.stx_mnt_id)).to_le_bytes())
+    }
+}
+
+impl HeldFile for Held {
+    fn stat(&self) -> io::Result<Attr> {
+        Ok(attr_of(&rustix::fs::fstat(self.file())?))
+    }
+
+    fn set_attr(&self, set: &SetAttr) -> io::Result<()> {
+        set_attr_of(self.file(), set)
+    }
+
+    fn open(&self, access: Access) -> io::Result<Box<dyn HostFile>> {
+        let flags = access_flags(access) | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        // By its name it cannot be found, and a place cannot be opened anew in another way.
+        let fd =
+            with_proc_path(self.file(), |link| Ok(retry_on_intr(|| rustix::fs::open(link, flags, Mode::empty()))?))?;
+        check_regular(&fd)?;
+        Ok(Box::new(OpenFile { fd, freeing: self.freeing().clone(), lock_is_kept: AtomicBool::new(false) }))
     }
 }
 
@@ -692,6 +604,36 @@ impl HostFile for OpenFile {
     }
 }
 
+fn access_flags(access: Access) -> OFlags {
+    match access {
+        Access::Read => OFlags::RDONLY,
+        Access::Write => OFlags::RDWR,
+    }
+}
+
+fn check_regular(fd: &OwnedFd) -> io::Result<()> {
+    match FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => Err(Errno::ISDIR.into()),
+        _ => Err(Errno::INVAL.into()),
+    }
+}
+
+/// Changes attributes, `size` excepted, of what was opened as a place.
+fn set_attr_of(fd: &OwnedFd, set: &SetAttr) -> io::Result<()> {
+    if set.uid.is_some() || set.gid.is_some() {
+        let (uid, gid) = ids(set);
+        rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+    }
+    if let Some(perm) = set.perm {
+        chmod(fd, perm)?;
+    }
+    if let Some(times) = times(set) {
+        rustix::fs::utimensat(fd, c"", &times, AtFlags::EMPTY_PATH)?;
+    }
+    Ok(())
+}
+
 /// The folder itself is the empty path of the seam, and `.` for the host.
 fn or_root(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
@@ -701,26 +643,4 @@ fn or_root(path: &Path) -> &Path {
 /// `O_TMPFILE` reads it; `EPERM` and `EXDEV` are how some filesystems refuse to link an unnamed file.
 fn lacks_feature(e: Errno) -> bool {
     matches!(e, Errno::OPNOTSUPP | Errno::INVAL | Errno::ISDIR | Errno::NOSYS | Errno::PERM | Errno::XDEV)
-}
-
-/// A name for a temporary. Unpredictable enough to seldom collide; `EXCL` decides.
-pub(crate) fn temporary_name() -> String {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let now = Timestamp::now();
-    let mut x = COUNTER.fetch_add(1, Ordering::Relaxed)
-        ^ (u64::from(now.nanos) << 32)
-        ^ (now.secs as u64)
-        ^ (u64::from(std::process::id()) << 20);
-    // splitmix64's finaliser.
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    format!(".adit-{:08x}.tmp", (x >> 32) as u32)
-}
-
-/// Whether a name is one that [`temporary_name`] gives.
-#[cfg(feature = "objects")]
-pub(crate) fn is_temporary_name(name: &[u8]) -> bool {
-    name.strip_prefix(b".adit-").and_then(|rest| rest.strip_suffix(b".tmp")).is_some_and(|digits| {
-        digits.len() == 8 && digits.iter().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(b))
-    })
 }

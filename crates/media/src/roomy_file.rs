@@ -10,16 +10,25 @@ const ROUNDS_MAX: u32 = 4;
 /// Makes room for so many bytes; whether there is more than before.
 type MakeRoom = Box<dyn Fn(u64) -> bool + Send + Sync>;
 
+/// Tells how many bytes could be made free, about.
+type Evictable = Box<dyn Fn() -> u64 + Send + Sync>;
+
 /// A [`BlockFile`] whose writes are tried again when there was no space for them, after room was made. Only when none can be made do they fail.
 pub struct RoomyFile<F> {
     inner: F,
     make_room: MakeRoom,
+    evictable: Evictable,
 }
 
 impl<F: BlockFile> RoomyFile<F> {
-    /// `make_room` is asked for so many bytes, by whatever thread writes, and says whether another try is worth it.
-    pub fn new(inner: F, make_room: impl Fn(u64) -> bool + Send + Sync + 'static) -> Self {
-        RoomyFile { inner, make_room: Box::new(make_room) }
+    /// `make_room` is asked for so many bytes, by whatever thread writes, and says whether another try is worth it; `evictable` says how many there
+    /// are to be had in that way.
+    pub fn new(
+        inner: F,
+        make_room: impl Fn(u64) -> bool + Send + Sync + 'static,
+        evictable: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Self {
+        RoomyFile { inner, make_room: Box::new(make_room), evictable: Box::new(evictable) }
     }
 
     fn with_room(&self, bytes: u64, call: impl Fn() -> io::Result<()>) -> io::Result<()> {
@@ -70,7 +79,7 @@ impl<F: BlockFile> BlockFile for RoomyFile<F> {
     }
 
     fn host_room_bytes(&self) -> u64 {
-        self.inner.host_room_bytes()
+        self.inner.host_room_bytes().saturating_add((self.evictable)())
     }
 
     fn try_lock(&self) -> io::Result<bool> {

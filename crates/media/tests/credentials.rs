@@ -35,6 +35,17 @@ fn child() {
         let made = match line.unwrap().as_str() {
             "put" => objects.put("large", Content::Bytes(&vec![1; 11 << 20]), &PutOptions::default()).map(drop),
             "read" => objects.read_at("large", 0, &mut [0; 10], None).map(drop),
+            // Several at once, within a second.
+            "together" => {
+                let options = ObjectsOptions { deadline: Duration::from_secs(1), ..options.clone() };
+                let objects = S3Objects::open("bucket", "", &options).unwrap();
+                let list = || objects.list("", None, 1).map(drop);
+                let ended = std::thread::scope(|scope| {
+                    let threads: Vec<_> = (0..4).map(|_| scope.spawn(list)).collect();
+                    threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+                });
+                ended.into_iter().collect::<Result<Vec<()>, _>>().map(drop)
+            }
             _ => objects.list("", None, 1).map(drop),
         };
         // On a line of its own, whatever the harness has begun.
@@ -121,7 +132,7 @@ fn sources_that_fail_say_why_and_nobody_else_is_asked() {
     let profiles = format!(
         "[profile role]\nrole_arn = {ROLE}\nsource_profile = keys\n[profile web]\nrole_arn = {ROLE}\n\
          web_identity_token_file = {token}\n[profile keys]\naws_access_key_id = OTHER\naws_secret_access_key = s\n\
-         [profile command]\ncredential_process = echo it is late >&2; exit 3\n"
+         [profile command]\ncredential_process = /bin/sh -c 'echo it is late >&2; exit 3'\n"
     );
     world.write(".aws/config", &format!("{config}{profiles}"));
     world.write(file, &json!({"accessToken": "sso-token", "expiresAt": time_in(3600)}).to_string());
@@ -133,7 +144,6 @@ fn sources_that_fail_say_why_and_nobody_else_is_asked() {
             &[("AWS_PROFILE", "command")],
             "the command of profile command: credential process failed with status 3: it is late",
         ),
-        (&[("AWS_PROFILE", "nobody")], "there is no profile nobody"),
         (
             &[("AWS_ROLE_ARN", ROLE), ("AWS_WEB_IDENTITY_TOKEN_FILE", &token)],
             "the web identity: AccessDenied: a message",
@@ -534,4 +544,16 @@ fn a_machine_has_a_role() {
     let said = world.client(&[]).ask();
     assert!(said.starts_with("PermissionDenied: ") && said.contains("there are no credentials"), "{said}");
     assert_eq!(world.given(), ["MACHINE"; 2], "where it is switched off it is not asked");
+}
+
+/// A command that hangs is waited for once, and not by each of those who queue for it in turn.
+#[test]
+fn those_who_waited_for_a_command_that_hangs_do_not_begin_it_anew() {
+    let world = World::new();
+    let begun = world.path("begun");
+    let script = world.write("hang", &format!("echo x >>'{}'; exec sleep 100\n", begun.display()));
+    world.write(".aws/config", &format!("[default]\ncredential_process = /bin/sh \"{script}\"\n"));
+    let said = world.client(&[]).ask_for("together");
+    assert!(said.starts_with("TimedOut: ") && said.contains("it did not end in time"), "{said}");
+    assert_eq!(std::fs::read_to_string(begun).unwrap(), "x\n");
 }

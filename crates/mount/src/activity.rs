@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::damage::Damage;
+use crate::errno::ErrorLog;
 use crate::request::{Counts, Kind};
 
 /// Counters that every request touches; a few additions, no clock.
@@ -24,6 +25,8 @@ pub(crate) struct Activity {
     kinds: Counts,
     /// What requests met that is damaged.
     pub(crate) damage: Damage,
+    /// The errors that errnos hide.
+    pub(crate) errors: ErrorLog,
 }
 
 /// Holds requests off until it is dropped.

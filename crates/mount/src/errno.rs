@@ -3,6 +3,7 @@
 //! An errno says little: corrupt data, a failing disk and a dead network all are EIO. So these are logged with their
 //! path ([`ErrorLog`]), a bounded number of lines at a time, because one bad disk can fail a million reads.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -46,21 +47,44 @@ pub fn errno_of(kind: ErrorKind) -> i32 {
     }
 }
 
-/// Whether the errno alone would hide what the user must know: which object is damaged or unreachable.
-pub fn deserves_a_line(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::Network | ErrorKind::TimedOut)
+/// True if the errno alone would hide what the user must know: the object that is damaged or unreachable, or the reason of a store or its host to refuse it.
+/// A refusal by the engine's own rules has neither subject nor cause.
+fn deserves_a_line(error: &FsError) -> bool {
+    match error.kind() {
+        ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::Network | ErrorKind::TimedOut => true,
+        ErrorKind::PermissionDenied => error.subject().is_some() || error.cause().is_some(),
+        // The store turns out to be none.
+        ErrorKind::InvalidInput => error.subject().is_some() && error.cause().is_some(),
+        _ => false,
+    }
 }
 
 /// Lines per window that [`ErrorLog`] lets through.
 const LINES_PER_WINDOW: u64 = 20;
 /// Length of a window.
 const WINDOW: Duration = Duration::from_secs(10);
+/// Most errors that are remembered to be counted; of more, those that were met last.
+const REMEMBERED_MAX: usize = 64;
 
-/// Logs errors that [`deserves_a_line`], at most 20 in 10 seconds; what was left out is counted and said.
+/// An error that requests met, and how often.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ErrorCount {
+    /// The kind of request that met it last.
+    pub op: &'static str,
+    /// The error, with its subject.
+    pub text: String,
+    /// Requests that met it.
+    pub count: u64,
+}
+
+/// Logs errors that the errno hides, at most 20 in 10 seconds; those beyond are counted, and the count is logged. One that is met again has another line
+/// when it was met ten, a hundred, a thousand times.
 #[derive(Debug, Default)]
 pub struct ErrorLog {
     window: Mutex<Option<Window>>,
     suppressed: AtomicU64,
+    /// The one that was met last is the last.
+    met: Mutex<VecDeque<ErrorCount>>,
 }
 
 #[derive(Debug)]
@@ -70,16 +94,40 @@ struct Window {
 }
 
 impl ErrorLog {
-    /// Logs `error` of `op` if its kind asks for it. `path` is called only when a line is written and the error names no
-    /// subject itself.
+    /// Logs `error` of `op` if its errno hides something. `path` is called only if such an error names no subject itself.
     pub fn note(&self, op: &'static str, error: &FsError, path: impl FnOnce() -> Option<String>) {
-        if !deserves_a_line(error.kind()) || !self.admit(Instant::now()) {
+        if !deserves_a_line(error) {
             return;
         }
-        match (error.subject(), path()) {
-            (None, Some(path)) => tracing::error!(op, path, "{error}"),
-            _ => tracing::error!(op, "{error}"),
+        let text = match error.subject() {
+            None => path().map_or_else(|| error.to_string(), |path| format!("{path}: {error}")),
+            Some(_) => error.to_string(),
+        };
+        let count = self.count(op, &text);
+        if !is_power_of_ten(count) || !self.admit(Instant::now()) {
+            return;
         }
+        match count {
+            1 => tracing::error!(op, "{text}"),
+            _ => tracing::error!(op, count, "{text}"),
+        }
+    }
+
+    /// The errors that were met last, the latest at the end.
+    pub fn met(&self) -> Vec<ErrorCount> {
+        self.met.lock().iter().cloned().collect()
+    }
+
+    /// Remembers an error; how often it was met so far.
+    fn count(&self, op: &'static str, text: &str) -> u64 {
+        let met = &mut *self.met.lock();
+        let before = met.iter().rposition(|one| one.text == text).and_then(|at| met.remove(at));
+        if met.len() >= REMEMBERED_MAX {
+            met.pop_front();
+        }
+        let count = before.map_or(0, |one| one.count) + 1;
+        met.push_back(ErrorCount { op, text: text.to_owned(), count });
+        count
     }
 
     /// Whether one more line may be written at `now`.
@@ -100,6 +148,10 @@ impl ErrorLog {
         open.lines += 1;
         true
     }
+}
+
+fn is_power_of_ten(count: u64) -> bool {
+    count.checked_ilog10().is_some_and(|zeros| 10u64.pow(zeros) == count)
 }
 
 #[cfg(test)]
@@ -133,9 +185,41 @@ mod tests {
     }
 
     #[test]
-    fn only_kinds_that_hide_detail_are_logged() {
-        assert!(deserves_a_line(ErrorKind::Corrupt));
-        assert!(!deserves_a_line(ErrorKind::NotFound));
-        assert!(!deserves_a_line(ErrorKind::NoSpace));
+    fn only_errors_that_hide_detail_are_logged() {
+        let refused = |kind| FsError::new(kind).on("read object", "s3://b/k").because("the store says ExpiredToken");
+        for kind in [ErrorKind::Corrupt, ErrorKind::Io, ErrorKind::Network, ErrorKind::TimedOut] {
+            assert!(deserves_a_line(&kind.into()), "{kind:?}");
+        }
+        for kind in [ErrorKind::PermissionDenied, ErrorKind::InvalidInput] {
+            assert!(deserves_a_line(&refused(kind)), "{kind:?}");
+            assert!(!deserves_a_line(&kind.into()), "{kind:?} by a rule of the engine");
+        }
+        for kind in [ErrorKind::NotFound, ErrorKind::NoSpace, ErrorKind::Exists] {
+            assert!(!deserves_a_line(&refused(kind)), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn repeated_errors_are_counted() {
+        let log = ErrorLog::default();
+        let refused = FsError::new(ErrorKind::PermissionDenied).on("read object", "s3://b/k").because("ExpiredToken");
+        for _ in 0..12 {
+            log.note("read", &refused, || panic!("it names its subject"));
+        }
+        log.note("getattr", &ErrorKind::Io.into(), || Some("/a".to_owned()));
+        log.note("read", &ErrorKind::NotFound.into(), || panic!("it hides nothing"));
+        let count = |op, text: &str, count| ErrorCount { op, text: text.to_owned(), count };
+        let text = "read object s3://b/k: permission denied: ExpiredToken";
+        assert_eq!(log.met(), [count("read", text, 12), count("getattr", "/a: input/output error", 1)]);
+        assert_eq!(
+            log.window.lock().as_ref().map(|window| window.lines),
+            Some(3),
+            "of the first, the tenth and the other one"
+        );
+        for number in 0..1000 {
+            log.note("read", &ErrorKind::Io.into(), || Some(number.to_string()));
+        }
+        assert_eq!(log.met().len(), REMEMBERED_MAX);
+        assert_eq!([1, 2, 10, 11, 1000].map(is_power_of_ten), [true, false, true, false, true]);
     }
 }

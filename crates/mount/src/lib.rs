@@ -11,6 +11,7 @@
 //! Main types: [`Session`] (a live mount), [`MountOptions`], [`control::Registry`]. Nothing here is about a kind of store.
 
 mod activity;
+mod announcements;
 mod caller;
 pub mod control;
 pub mod daemon;
@@ -22,12 +23,15 @@ pub mod holders;
 pub mod mountpoint;
 mod nodes;
 pub mod options;
+mod process;
 mod request;
 pub mod session;
 pub mod sightings;
 pub mod signals;
 
+pub use announcements::{Announced, Became};
 pub use mountpoint::{MountError, is_stale, umount};
 pub use options::{Applied, MountOptions};
+pub use process::Process;
 pub use session::{Ended, Session, SessionHandle, Until};
 pub use signals::Signals;

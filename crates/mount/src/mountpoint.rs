@@ -125,8 +125,14 @@ impl MountError {
                 "leave out allow_other, or have root add the line user_allow_other to /etc/fuse.conf".to_owned()
             }
             () if has(&["no write access", "not owned by", "sticky"]) => {
-                format!("mount on a folder of your own: mkdir -p ~/mnt; {} is not yours to write in", path.display())
+                let home = std::env::home_dir().filter(|home| home.is_dir());
+                let own = home.map_or(String::new(), |home| format!(": mkdir -p {}/mnt", home.display()));
+                format!("mount on a folder of your own{own}; {} is not yours to write in", path.display())
             }
+            () if has(&["could not determine username"]) => format!(
+                "fusermount3 mounts for users with a name alone: have root give uid {} an entry in /etc/passwd, or mount as a user that has one",
+                rustix::process::getuid().as_raw()
+            ),
             () if has(&["/dev/fuse", "modprobe"]) => {
                 "without access to /dev/fuse nobody can mount; `adit doctor` says how root can give it".to_owned()
             }
@@ -576,14 +582,13 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// Raises what the kernel reads ahead on this mount to 1 MiB; with kernel write-back also what it holds of what was written: to an amount of which
-/// a store that is full hears in time.
+/// Raises what the kernel reads ahead on this mount to 1 MiB; with kernel write-back also what it holds of what was written: see
+/// [`written_bytes`].
 ///
 /// The protocol caps read-ahead at what the kernel offers (128 KiB); only its backing-device folder takes more. Best
 /// effort: it needs root, and costs only speed.
 pub(crate) fn tune_backing_device(mountpoint: &Path, kernel_writeback: bool) {
     const READ_AHEAD_KIB: &str = "1024";
-    const WRITTEN_BYTES: &str = "201326592";
     let Some(entry) = find(mountpoint) else {
         return;
     };
@@ -595,9 +600,21 @@ pub(crate) fn tune_backing_device(mountpoint: &Path, kernel_writeback: bool) {
     };
     set("read_ahead_kb", READ_AHEAD_KIB);
     if kernel_writeback {
-        set("max_bytes", WRITTEN_BYTES);
+        set("max_bytes", &written_bytes(adit_core::cgroup::memory_limit_bytes()).to_string());
         set("strict_limit", "1");
     }
+}
+
+/// How much the kernel may hold of what was written, in bytes: so little that a store that is full hears in time, and a part of the memory that this
+/// process's control group may use, where there is such a limit.
+///
+/// Pages that were written are charged to the group of the writer, which may be that of this process, too, and only this process can clean them. Were
+/// the group full of them, this process would find no memory to do that, and everybody in the group would wait for ever.
+fn written_bytes(limit_bytes: Option<u64>) -> u64 {
+    const MOST_BYTES: u64 = 192 << 20;
+    /// There may be several mounts in the group, and their processes, programs and the files behind the stores need the rest.
+    const SHARE: u64 = 8;
+    limit_bytes.map_or(MOST_BYTES, |limit| (limit / SHARE).min(MOST_BYTES))
 }
 
 /// For messages and JSON: lossy, as paths are bytes.
@@ -623,6 +640,12 @@ mod tests {
         assert_eq!((entry.read_only, is_read_only("ro", "rw"), is_read_only("ro", "ro")), (false, false, true));
         assert_eq!(parse_line(b""), None);
         assert_eq!(parse_line(b"36 35 0:98 / /mnt rw shared:1 -"), None);
+    }
+
+    #[test]
+    fn what_the_kernel_holds_leaves_room_in_a_control_group() {
+        let of = |mib: u64| written_bytes(Some(mib << 20)) >> 20;
+        assert_eq!((written_bytes(None) >> 20, of(64), of(256), of(1 << 20)), (192, 8, 32, 192));
     }
 
     #[test]

@@ -83,6 +83,10 @@ pub enum Applied {
     Taken,
     /// It is for `mount(8)`, `systemd` or `fstab`, or it is always so here; it changes nothing.
     Ignored,
+    /// It is one of other filesystems on FUSE, and changes nothing here: the reason is for the user.
+    Noted(&'static str),
+    /// It is known, and asks for what a mount of ours cannot be: the reason.
+    Refused(&'static str),
     /// It is not an option of mounts in general.
     Unknown,
     /// It is known, but its value is not valid.
@@ -118,16 +122,62 @@ impl MountOptions {
                 Ok(n) if NonZeroUsize::get(n) <= THREADS_MAX => self.threads = n,
                 _ => return Applied::BadValue,
             },
-            _ => {
-                return if is_for_others(key) { Applied::Ignored } else { Applied::Unknown };
-            }
+            _ => return for_others(key),
         }
         Applied::Taken
     }
 }
 
+/// Keys of mount(8) that change what is seen of a filesystem. With `mount -t fuse.adit` it does that by itself, after ours; here nobody would.
+const OF_MOUNT: [(&str, &str); 5] = [
+    ("X-mount.idmap", "owners are not mapped on a mount of adit: files have the numbers that are stored"),
+    ("X-mount.subdir", "mount(8) does that, as `mount -t fuse.adit`; adit mounts all of a source"),
+    (
+        "X-mount.owner",
+        "mount(8) does that, as `mount -t fuse.adit`; or change the owner of the root after it is mounted",
+    ),
+    (
+        "X-mount.group",
+        "mount(8) does that, as `mount -t fuse.adit`; or change the group of the root after it is mounted",
+    ),
+    ("X-mount.mode", "mount(8) does that, as `mount -t fuse.adit`; or change the mode of the root after it is mounted"),
+];
+
+/// Keys of libfuse that lines for other filesystems have.
+const OF_LIBFUSE: [(&str, &str); 17] = [
+    ("auto_unmount", "passed over; `adit umount`, or the next mount, clears what a killed mount leaves"),
+    ("allow_root", "passed over; root is let in with allow_other, as all users are"),
+    ("max_read", LENGTHS),
+    ("max_write", LENGTHS),
+    ("big_writes", LENGTHS),
+    ("max_readahead", LENGTHS),
+    ("max_background", LENGTHS),
+    ("congestion_threshold", LENGTHS),
+    ("async_read", LENGTHS),
+    ("sync_read", LENGTHS),
+    ("kernel_cache", CACHES),
+    ("auto_cache", CACHES),
+    ("noforget", CACHES),
+    ("remember", CACHES),
+    ("use_ino", "passed over; inode numbers are always those of the store"),
+    ("hard_remove", "passed over; no file is hidden when it is removed"),
+    ("intr", "passed over; what can be interrupted is"),
+];
+const LENGTHS: &str = "passed over; adit agrees with the kernel on the size and number of requests";
+const CACHES: &str = "passed over; the kernel keeps what attr_timeout, entry_timeout and exclusive allow";
+
 /// Keys that `fstab` lines carry for other programs, or that hold for every mount of ours.
-fn is_for_others(key: &str) -> bool {
+fn for_others(key: &str) -> Applied {
+    let reason = |of: &[(&str, &'static str)]| of.iter().find(|(name, _)| *name == key).map(|(_, reason)| *reason);
+    match (reason(&OF_MOUNT), reason(&OF_LIBFUSE)) {
+        (Some(reason), _) => Applied::Refused(reason),
+        (None, Some(reason)) => Applied::Noted(reason),
+        (None, None) if is_ignored(key) => Applied::Ignored,
+        (None, None) => Applied::Unknown,
+    }
+}
+
+fn is_ignored(key: &str) -> bool {
     const NAMES: [&str; 24] = [
         "_netdev",
         "nofail",
@@ -189,9 +239,18 @@ mod tests {
         {
             assert_eq!(o.apply(key), Applied::Ignored, "{key}");
         }
-        for key in ["password_file=/p", "auto_unmount", "ro=1", "fsname", "allow_root"] {
+        for key in ["password_file=/p", "ro=1", "fsname", "uid=5", "umask=022", "max_reads"] {
             assert_eq!(o.apply(key), Applied::Unknown, "{key}");
         }
+        let before = o.clone();
+        for key in ["auto_unmount", "allow_root", "max_read=131072", "big_writes", "kernel_cache"] {
+            assert!(matches!(o.apply(key), Applied::Noted(_)), "{key}");
+        }
+        assert_eq!(o, before);
+        for key in ["X-mount.idmap", "X-mount.idmap=b:0:1000:1", "X-mount.subdir=a"] {
+            assert!(matches!(o.apply(key), Applied::Refused(_)), "{key}");
+        }
+        assert_eq!(o.apply("X-mount.mkdir"), Applied::Ignored);
         assert!(o.passthrough);
         assert_eq!((o.apply("passthrough=off"), o.passthrough), (Applied::Taken, false));
         assert_eq!((o.apply("passthrough=auto"), o.passthrough), (Applied::Taken, true));

@@ -23,8 +23,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::activity::{Activity, IdleWatch};
+use crate::announcements::{self, Announced, Announcements, Became};
 use crate::caller;
+use crate::control::Doorplate;
 use crate::descriptors::Reserve;
+use crate::errno::ErrorCount;
 use crate::fuse::Front;
 use crate::mountpoint::{self, MountError};
 use crate::nodes::Nodes;
@@ -34,12 +37,16 @@ use crate::signals::{self, Signals};
 
 /// After a lazy detach on a signal: how long open files may go on before the process ends.
 const GRACE: Duration = Duration::from_secs(10);
-/// Threads of a mount besides those that serve requests: the session's, of signals, of the socket and of who asks there, and those that unmount.
-const OTHER_THREADS: usize = 8;
+/// Threads of a mount besides those that serve requests: the session's, of signals, of the sockets and of who asks there, and those that unmount.
+const OTHER_THREADS: usize = 9;
 /// What a thread that serves requests takes for them, in bytes: the buffer of `fuser`.
 const REQUEST_LEN_BYTES: usize = (16 << 20) + 4096;
+/// Of a thread, in bytes: what the standard library asks for.
+const STACK_LEN_BYTES: usize = 2 << 20;
+/// Memory of a mount besides all that, in bytes: what the store knows, and what the allocator keeps for each thread.
+const OTHER_MEMORY_BYTES: usize = 64 << 20;
 /// Descriptors of a mount besides one for each thread that serves requests: the connection, its folder, a socket, and some for what comes.
-const OTHER_DESCRIPTORS: usize = 8;
+const OTHER_DESCRIPTORS: usize = 9;
 /// How long requests in progress are waited for when a mount is ended by force.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
@@ -81,6 +88,7 @@ pub struct SessionHandle {
     activity: Arc<Activity>,
     outcome: Arc<Outcome>,
     events: Sender<Event>,
+    doorplate: Doorplate,
     /// Weak: it holds the connection open.
     kernel: Weak<Kernel>,
 }
@@ -90,6 +98,7 @@ pub struct SessionHandle {
 struct Kernel {
     notifier: fuser::Notifier,
     nodes: Arc<Nodes>,
+    announcements: Arc<Announcements>,
 }
 
 /// Numbers that the kernel has for inodes that were [renewed](SessionHandle::renew).
@@ -124,9 +133,19 @@ impl Session {
             .map_err(|source| MountError::Mountpoint { path: mountpoint.into(), source })?;
         let mut options = options.clone();
         options.read_only |= engine.options().read_only || engine.store().capabilities().read_only;
-        expect_threads(options.threads.get(), OTHER_THREADS).map_err(|e| MountError::Refused {
+        let threads = options.threads.get() + OTHER_THREADS;
+        expect_threads(threads).map_err(|e| MountError::Refused {
             path: mountpoint.clone(),
-            reason: format!("the threads that serve a mount cannot be had, or memory for them: {e}"),
+            reason: format!("the threads that serve a mount cannot be had: {e}"),
+        })?;
+        let memory = engine.options().memory_bytes as usize + options.threads.get() * REQUEST_LEN_BYTES;
+        let memory = memory + threads * STACK_LEN_BYTES + OTHER_MEMORY_BYTES;
+        expect_address_space(memory).map_err(|e| MountError::Refused {
+            path: mountpoint.clone(),
+            reason: format!(
+                "a mount needs {} MiB more of address space than it may have ({e}): raise the limit (ulimit -v), or give it less memory (--memory)",
+                memory >> 20
+            ),
         })?;
         expect_descriptors(options.threads.get() + OTHER_DESCRIPTORS).map_err(|e| MountError::Refused {
             path: mountpoint.clone(),
@@ -140,14 +159,15 @@ impl Session {
         };
         let activity = Arc::new(Activity::default());
         let front = Front::new(engine.clone(), activity.clone(), &options);
-        let (kernel, nodes, begin) = (front.kernel(), front.nodes(), front.begin());
+        let (kernel, nodes, begin, doorplate) = (front.kernel(), front.nodes(), front.begin(), front.doorplate());
+        let announcements = front.announcements();
         let mut config = fuser::Config::default();
         config.n_threads = Some(options.threads.get());
         config.clone_fd = true;
         // The kernel keeps other users out unless `allow_other`; fuser's second check would refuse what the kernel does
         // on its own account, such as write-back.
         let session = fuser::Session::from_fd(front, device, fuser::SessionACL::All, config).map_err(unusable)?;
-        let teller = Arc::new(Kernel { notifier: session.notifier(), nodes });
+        let teller = Arc::new(Kernel { notifier: session.notifier(), nodes, announcements });
         engine.set_notifier(Box::new(Kernel::clone(&teller)));
         let _ = kernel.set(session.notifier());
 
@@ -170,7 +190,7 @@ impl Session {
         mountpoint::tune_backing_device(&mountpoint, kernel_writeback);
         let device = mountpoint::find(&mountpoint).map(|entry| entry.device).unwrap_or_default();
         let (outcome, kernel) = (Arc::default(), Arc::downgrade(&teller));
-        let handle = SessionHandle { mountpoint, device, activity, outcome, events, kernel };
+        let handle = SessionHandle { mountpoint, device, activity, outcome, events, doorplate, kernel };
         let mounted = handle.clone();
         let _ = begin.set(Box::new(move || mounted.sync_kernel().unwrap_or(false)));
         Ok(Session { handle, engine, events: received, serving: Some(serving), kernel_writeback, _kernel: teller })
@@ -379,6 +399,11 @@ impl SessionHandle {
         &self.mountpoint
     }
 
+    /// Where the mount tells the door to its process.
+    pub(crate) fn doorplate(&self) -> &Doorplate {
+        &self.doorplate
+    }
+
     /// Open files and directories.
     pub fn open_handles(&self) -> u64 {
         self.activity.handles()
@@ -397,6 +422,11 @@ impl SessionHandle {
     /// How many files were opened so far that the kernel reads by itself ([`MountOptions::passthrough`]).
     pub fn passed_opens(&self) -> u64 {
         self.activity.passed_opens()
+    }
+
+    /// The errors that requests met last and the errno hides, with their counts, the latest at the end.
+    pub fn errors(&self) -> Vec<ErrorCount> {
+        self.activity.errors.met()
     }
 
     /// How many requests met damaged data, or another error that its number hides, so far.
@@ -544,6 +574,29 @@ impl SessionHandle {
         }
     }
 
+    /// Has watchers get an event for each of `changes` in the directory to which `names` lead, before the kernel is told to forget these.
+    /// Not from a thread that serves requests, nor within [`SessionHandle::apart`].
+    ///
+    /// # Errors
+    /// That of the first change of which the kernel would not tell; the others are announced.
+    pub fn announce(&self, names: &[Vec<u8>], changes: &[Announced<'_>]) -> io::Result<()> {
+        let Some(kernel) = self.kernel.upgrade() else { return Ok(()) };
+        let dir = announcements::Directory::open(&self.mountpoint, &self.device, names)?;
+        let announced: Vec<_> = changes.iter().map(|change| dir.announce(&kernel.announcements, *change)).collect();
+        announced.into_iter().collect()
+    }
+
+    /// Has watchers of a directory see the files among `changes` closed that were open for writing, as far as they may be opened so. After the
+    /// kernel was told what to forget.
+    pub fn announce_content(&self, names: &[Vec<u8>], changes: &[Announced<'_>]) {
+        let Ok(dir) = announcements::Directory::open(&self.mountpoint, &self.device, names) else { return };
+        for change in changes.iter().filter(|change| change.became == Became::Different) {
+            if let Err(e) = dir.announce_content(change.name) {
+                tracing::debug!("no event for its content: {e}");
+            }
+        }
+    }
+
     /// What other filesystems cover of this one, in whatever namespace.
     pub fn mounted_inside(&self) -> View<Inside> {
         sightings::inside(&self.device)
@@ -606,25 +659,30 @@ impl Drop for EarlyEnd {
     }
 }
 
-/// Has as many threads as a mount needs at once and for a moment, those that serve with memory for requests. Without room for them it would end soon after it
-/// began: that is better known before anything is mounted.
-fn expect_threads(serving: usize, others: usize) -> io::Result<()> {
+/// Has as many threads as a mount needs, at once and for a moment. Without room for them it would end soon after it began: that is better known before
+/// anything is mounted.
+fn expect_threads(count: usize) -> io::Result<()> {
     let gate = Arc::new(Mutex::new(()));
     let closed = gate.lock();
-    let wait = |nth: usize| {
+    let wait = |_| {
         let gate = gate.clone();
-        let buffer_len = if nth < serving { REQUEST_LEN_BYTES } else { 0 };
-        Builder::new().spawn(move || {
-            let mut buffer = Vec::<u8>::new();
-            let reserved = buffer.try_reserve_exact(buffer_len);
-            drop(gate.lock());
-            reserved
-        })
+        Builder::new().spawn(move || drop(gate.lock()))
     };
-    let threads: io::Result<Vec<JoinHandle<_>>> = (0..serving + others).map(wait).collect();
+    let threads: io::Result<Vec<JoinHandle<()>>> = (0..count).map(wait).collect();
     drop(closed);
-    for thread in threads? {
-        thread.join().map_err(|_| io::ErrorKind::OutOfMemory)??;
+    threads?.into_iter().for_each(|thread| drop(thread.join()));
+    Ok(())
+}
+
+/// Has as many bytes of address space as a mount may come to use, for a moment, as [`expect_threads`] has threads. An allocation that fails later ends the
+/// process.
+fn expect_address_space(len: usize) -> io::Result<()> {
+    use rustix::mm::{MapFlags, ProtFlags};
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping at a place that the kernel chooses, which nobody else knows of, goes again at once.
+    unsafe {
+        let mapped = rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::empty(), flags)?;
+        rustix::mm::munmap(mapped, len)?;
     }
     Ok(())
 }

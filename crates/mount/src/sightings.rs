@@ -57,6 +57,13 @@ pub fn of(device: &str) -> View<Sighting> {
     })
 }
 
+/// As [`of`], in this process's own mount namespace alone.
+pub fn here(device: &str) -> Vec<Sighting> {
+    let mut sight = Sight { pid: None, met: HashSet::new() };
+    let table = read_table_of(Path::new("/proc/self")).unwrap_or_default();
+    table.iter().filter(|entry| entry.device == device).filter_map(|entry| sight.of(entry)).collect()
+}
+
 /// The filesystems that are mounted inside of the one with this device.
 pub fn inside(device: &str) -> View<Inside> {
     look(&mut |table, sight| {

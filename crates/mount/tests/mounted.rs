@@ -52,6 +52,20 @@ fn it_is_mounted_under_its_own_name_and_unmounted_cleanly() {
     assert_eq!(store.syncs(), 1, "the engine was shut down exactly once");
 }
 
+/// rclone answers every call about extended attributes with `EIO`. No disk does.
+#[test]
+fn an_error_of_attributes_is_their_lack_where_a_program_serves_the_filesystem() {
+    if !fuse_usable("attributes") {
+        return;
+    }
+    let mounted = Mounted::new(MemStore::new());
+    let served = File::open(mounted.root()).expect("opens");
+    let host = tempfile::tempfile().expect("made");
+    let of = |file: &File, e| adit_core::host::attribute_error(file, e);
+    assert_eq!((of(&served, Errno::IO), of(&host, Errno::IO)), (Errno::OPNOTSUPP, Errno::IO));
+    assert_eq!(of(&served, Errno::PERM), Errno::PERM);
+}
+
 #[test]
 fn a_listing_has_each_name_once_and_the_dots() {
     if !fuse_usable("listing") {
@@ -190,23 +204,6 @@ fn files_are_made_changed_renamed_and_removed() {
     file.write_all_at(b"!", 0).expect("write to an unlinked file");
     assert_eq!(fs::remove_dir(path("d")).map_err(|e| e.kind()), Ok(()));
     drop(file);
-    mounted.end();
-}
-
-#[test]
-fn a_removal_is_answered_before_its_space_is_free() {
-    if !fuse_usable("removal") {
-        return;
-    }
-    let mounted = Mounted::new(MemStore::new());
-    fs::write(mounted.path("f"), b"content").expect("write");
-    let (free, now) = std::sync::mpsc::channel();
-    mounted.store.free_next(now);
-    // Would wait for ever if it waited for that.
-    fs::remove_file(mounted.path("f")).expect("removes");
-    assert!(!mounted.path("f").exists(), "and others go on meanwhile");
-    fs::write(mounted.path("f"), b"another").expect("the name is free");
-    free.send(()).expect("its remains are waiting");
     mounted.end();
 }
 

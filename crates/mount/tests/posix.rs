@@ -358,6 +358,29 @@ fn acls_are_enforced_and_agree_with_the_mode() {
     mounted.end();
 }
 
+/// As on every filesystem of the kernel: libacl sets an empty ACL on whatever it restores.
+#[test]
+fn an_acl_that_is_not_there_is_removed_without_an_error() {
+    if !usable("ACLs", true) {
+        return;
+    }
+    let mounted = mounted(false);
+    let (file, dir) = (mounted.path("f"), mounted.path("d"));
+    fs::write(&file, b"f").expect("writes");
+    fs::create_dir(&dir).expect("makes");
+    let empty = acl(&[]);
+    for (path, name) in [(&file, ACCESS), (&dir, ACCESS), (&dir, DEFAULT)] {
+        assert_eq!(rustix::fs::lremovexattr(path, name), Ok(()), "{name} of {path:?}");
+        assert_eq!(set_xattr(path, name, &empty), Ok(()), "an empty {name} of {path:?}");
+    }
+    let list = acl(&[(1, 7, u32::MAX), (2, 7, OTHER), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)]);
+    set_xattr(&dir, DEFAULT, &list).expect("sets");
+    assert_eq!(rustix::fs::lremovexattr(&dir, DEFAULT), Ok(()));
+    assert_eq!(xattr(&dir, DEFAULT), Err(Errno::NODATA));
+    assert_eq!(rustix::fs::lremovexattr(&dir, "user.absent"), Err(Errno::NODATA), "others are told of");
+    mounted.end();
+}
+
 #[test]
 fn set_id_bits_go_when_others_change_a_file() {
     if !usable("set-id bits", true) {

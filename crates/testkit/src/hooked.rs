@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use adit_core::error::{FsError, Result};
-use adit_core::media::Remains;
 use adit_core::store::{Capabilities, Created, DirEntry, NewNode, Spelling, Store, StoreFile};
 use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs, XattrName, XattrSet};
 
@@ -103,10 +102,6 @@ impl<S: Store, H: Fn(Asked<'_>) + Send + Sync> Store for Hooked<S, H> {
 
     fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
         self.inner.unlink(parent, name)
-    }
-
-    fn unlink_at_once(&self, parent: Ino, name: FileName<'_>) -> Result<Remains> {
-        self.inner.unlink_at_once(parent, name)
     }
 
     fn rmdir(&self, parent: Ino, name: FileName<'_>) -> Result<()> {

@@ -17,6 +17,7 @@ mod perm;
 pub mod state;
 pub mod store;
 pub mod vault;
+mod version;
 
 pub use journal::recover::RecoveryReport;
 pub use state::{FolderLock, StateDir};

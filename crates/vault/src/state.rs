@@ -16,6 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use adit_core::process::ProcessNumber;
 use adit_core::{ErrorKind, FsError, Result};
 use rustix::fs::{FlockOperation, flock};
 use xxhash_rust::xxh3::xxh3_64;
@@ -24,6 +25,9 @@ use crate::format::config::CONFIG_FILE_NAME;
 
 /// Processes that can have one vault open at once.
 const SLOTS: u32 = 64;
+/// How often a shared lock on a vault's folder is tried, and how long it is waited for between two tries.
+const SHARED_TRIES: u32 = 10;
+const SHARED_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 /// Folder of a vault that holds all contents; it is never replaced.
 const CONTENT_FOLDER: &str = "d";
 /// File in a slot that is locked while it is in use.
@@ -42,8 +46,8 @@ pub struct StateDir {
     pub abandoned: Vec<PathBuf>,
     /// Slots with journals of another folder, which was at this path before. They are neither recovered nor used.
     pub strange: Vec<PathBuf>,
-    /// Living processes that have slots for the same folder: their ids, 0 for one that is not known.
-    pub others: Vec<u32>,
+    /// Living processes that have slots for the same folder; `None` for one that has not told its number.
+    pub others: Vec<Option<ProcessNumber>>,
     _locks: Vec<File>,
 }
 
@@ -53,7 +57,7 @@ pub struct StateDir {
 pub struct FolderLock(#[expect(dead_code, reason = "held, not used")] Option<File>);
 
 impl FolderLock {
-    /// Takes the lock on `root` without waiting. Where the host has no locks on folders (some network filesystems), it
+    /// Takes the lock on `root`, waiting for a tenth of a second at most. Where the host has no locks on folders (some network filesystems), it
     /// is taken as granted: then the slots of the state directory are all that can tell.
     ///
     /// # Errors
@@ -83,11 +87,17 @@ impl FolderLock {
             Err(e) => return Err(FsError::from(e).on("open", root.display())),
         };
         let how = if alone { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
-        match flock(&folder, how) {
-            Ok(()) => Ok(FolderLock(Some(folder))),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(FsError::new(ErrorKind::Busy).on("lock", root.display())),
-            Err(_) => Ok(FolderLock(None)),
+        // Whoever only asks whether anybody has it, has it alone for a moment; a repair for longer.
+        let tries = if alone { 1 } else { SHARED_TRIES };
+        for left in (0..tries).rev() {
+            match flock(&folder, how) {
+                Ok(()) => return Ok(FolderLock(Some(folder))),
+                Err(rustix::io::Errno::WOULDBLOCK) if left > 0 => std::thread::sleep(SHARED_PAUSE),
+                Err(rustix::io::Errno::WOULDBLOCK) => break,
+                Err(_) => return Ok(FolderLock(None)),
+            }
         }
+        Err(FsError::new(ErrorKind::Busy).on("lock", root.display()))
     }
 }
 
@@ -193,15 +203,17 @@ fn try_lock(slot: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Writes this process's id into the lock of its slot, for the messages of others.
+/// Writes this process's number into the lock of its slot, for the messages of others.
 fn tell_holder(mut lock: &File) -> io::Result<()> {
+    let own = ProcessNumber::own();
+    let namespace = own.namespace().map_or_else(String::new, |namespace| format!(" {namespace}"));
     lock.set_len(0)?;
-    lock.write_all(std::process::id().to_string().as_bytes())
+    lock.write_all(format!("{}{namespace}", own.pid()).as_bytes())
 }
 
-/// The process that holds a slot; 0 if it has not told yet.
-fn holder(slot: &Path) -> u32 {
-    fs::read_to_string(slot.join(LOCK_FILE)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+/// The process that holds a slot, if it has told its number yet.
+fn holder(slot: &Path) -> Option<ProcessNumber> {
+    fs::read_to_string(slot.join(LOCK_FILE)).ok()?.parse().ok()
 }
 
 /// What tells a folder from its copies: device, inode, and when it was made (nanoseconds since 1970), where the host knows.

@@ -13,7 +13,7 @@ use adit_media::HostDirectory;
 use adit_testkit::crash::{CrashPlan, CrashWorld, Mode, crash_everywhere};
 use adit_testkit::faults::{CallClass, Fault, Faults};
 use adit_testkit::{Rng, seeds};
-use adit_vault::check::{Options, ProblemKind, RepairReport, Report, check, repair};
+use adit_vault::check::{Options, ProblemKind, RepairReport, Report, check, keep, repair};
 use adit_vault::format::content::object;
 use adit_vault::format::names::{self, DirId};
 use adit_vault::format::{ContentCipher, NameCipher};
@@ -391,11 +391,105 @@ fn conflict_copies_are_noted() {
     assert!(report.is_clean() && report.notes.len() == 1, "{report:#?}");
     let note = &report.notes[0];
     assert_eq!(note.path.as_deref(), Some("/a name"), "{note:?}");
-    assert!(note.detail.contains("copy /a name out") && note.detail.contains(&good), "{note:?}");
+    assert!(note.detail.contains("second version of /a name,"), "{note:?}");
+    assert!(note.detail.contains("mounts show it as /a name (1), where"), "{note:?}");
     // Without the original, the name is free.
     fs::rename(root.join(&good), copy.path().join("kept")).unwrap();
     let told = &copy.check().notes[0];
-    assert!(told.detail.contains(&format!("name it {good}")) && !told.detail.contains("copy /"), "{told:?}");
+    assert!(told.detail.contains("mounts show it as /a name, where"), "{told:?}");
+}
+
+/// Names that sync programs make of encrypted ones; see `version::tests` for more of them.
+const SUFFIXES: [&str; 6] = [
+    " (host's conflicted copy 2026-11-25)",
+    ".sync-conflict-20261125-120000-ABCDEFG",
+    "-LAPTOP7",
+    "_DiskStation_Nov-25-120000-2026_Conflict",
+    "_conflict-20261125-120000",
+    "-bak",
+];
+
+#[test]
+fn second_versions_are_no_damage_whatever_their_names_are_made_of() {
+    let copy = Copy::sound("gcm-empty");
+    let folder = add_directory(&copy, "d");
+    let (_, names, content) = inside(&copy);
+    // Of each length of padding, and with a letter of base64 at the end.
+    let clear: Vec<String> = (1..40).map(|n| "n".repeat(n)).collect();
+    for n in &clear {
+        let full = names.encrypt_name(n, &folder.id).unwrap();
+        for version in std::iter::once("").chain(SUFFIXES) {
+            let at = folder.path.join(full.replace(".c9r", &format!("{version}.c9r")));
+            fs::write(at, object::encode(&content, b"text").unwrap()).unwrap();
+        }
+        // What a Mac keeps of it.
+        fs::write(folder.path.join(format!("._{full}")), b"\0\x05\x16\x07").unwrap();
+    }
+    fs::write(folder.path.join("dirid.sync-conflict-20261125-120000-ABCDEFG.c9r"), b"x").unwrap();
+    let report = copy.check();
+    assert!(report.is_clean(), "{:#?}", &report.problems[..4]);
+    assert_eq!(report.conflicts.len(), clear.len() * SUFFIXES.len());
+    assert_eq!(report.notes.len(), report.conflicts.len() + clear.len() + 1);
+    for conflict in &report.conflicts {
+        let (path, shown) = (conflict.path.as_ref().unwrap(), conflict.shown.as_ref().unwrap());
+        assert!(SUFFIXES.iter().any(|suffix| *shown == format!("{path}{suffix}")), "{conflict:?}");
+    }
+    // Nothing is there to be mended.
+    assert!(copy.repair().done.is_empty());
+}
+
+/// Two devices changed a file with a long name, a link, and made a folder: the second version lies in the folder of the entry.
+#[test]
+fn second_versions_of_parts_are_told_and_one_is_kept() {
+    let (l, text) = ("L".repeat(200), |bytes: &[u8]| bytes.to_vec());
+    for kept in [false, true] {
+        let copy = Copy::sound("gcm-empty");
+        let (root, names, content) = inside(&copy);
+        let folder = add_directory(&copy, "folder");
+        let theirs = DirId::generate();
+        let inner = copy.path().join(names.dir_hash_path(&theirs));
+        fs::create_dir_all(&inner).unwrap();
+        fs::write(inner.join("dirid.c9r"), object::encode_dir_id(&content, &theirs).unwrap()).unwrap();
+        let below = names.encrypt_name("theirs", &theirs).unwrap();
+        fs::write(inner.join(&below), object::encode(&content, b"2").unwrap()).unwrap();
+        let entry = root.join(names.encrypt_name("folder", &DirId::root()).unwrap());
+        fs::write(entry.join("dir (conflict).c9r"), theirs.as_str()).unwrap();
+        let long = folder.path.join(add_long_file(&copy, &folder, &l));
+        fs::write(long.join("contents (conflict).c9r"), object::encode(&content, b"other").unwrap()).unwrap();
+        fs::copy(long.join("name.c9s"), long.join("name (conflict).c9s")).unwrap();
+        let link = root.join(names.encrypt_name("link", &DirId::root()).unwrap());
+        fs::create_dir(&link).unwrap();
+        fs::write(link.join("symlink.c9r"), object::encode(&content, b"one").unwrap()).unwrap();
+        fs::write(link.join("symlink (conflict).c9r"), object::encode(&content, b"two").unwrap()).unwrap();
+
+        let report = copy.check();
+        assert!(report.is_clean(), "{report:#?}");
+        assert_eq!((report.notes.len(), report.conflicts.len(), report.files), (4, 4, 2), "{report:#?}");
+        let told = |path: &str| report.notes.iter().filter(|n| n.path.as_deref() == Some(path)).count();
+        let long_path = format!("/folder/{l}");
+        assert_eq!([told("/folder"), told(&long_path), told("/link")], [1, 2, 1]);
+        let absent = keep(&copy.root, &copy.keys, &report.conflicts, "/other").unwrap_err();
+        assert!(absent.is_not_found());
+        for path in ["/link", &*long_path, "/folder"] {
+            let now = copy.check().conflicts;
+            let second = now.iter().find(|c| c.path.as_deref() == Some(path) && c.shown.is_some()).unwrap();
+            let path = if kept { second.shown.as_deref().unwrap() } else { path };
+            let done = keep(&copy.root, &copy.keys, &now, path).unwrap();
+            assert!(!done.is_empty());
+        }
+        let after = copy.check();
+        assert!(after.is_clean() && after.conflicts.is_empty(), "{after:#?}");
+        let lost = names_in(&copy, &["lost+found"]);
+        assert_eq!(lost.len(), 3, "{lost:?}");
+        let read = |path: PathBuf| object::decode(&content, &fs::read(path).unwrap()).unwrap().to_vec();
+        let (one, two) = (text(b"one"), text(b"two"));
+        assert_eq!(read(link.join("symlink.c9r")), if kept { two } else { one });
+        let names_there = names_in(&copy, &["folder"]);
+        match kept {
+            true => assert_eq!(names_there, ["theirs"]),
+            false => assert_eq!((names_there, read(long.join("contents.c9r"))), (vec![l.clone()], text(b"text"))),
+        }
+    }
 }
 
 #[test]
@@ -408,7 +502,8 @@ fn a_conflict_copy_of_a_long_name_tells_its_original() {
     let report = copy.check();
     assert!(report.is_clean() && report.notes.len() == 1, "{report:#?}");
     assert_eq!(report.notes[0].path.as_deref(), Some(&*format!("/d1/{}", "n".repeat(200))), "{report:#?}");
-    assert!(report.notes[0].detail.contains(&long), "{report:#?}");
+    let shown = format!("mounts show it as /d1/{} (1), where", "n".repeat(200));
+    assert!(report.notes[0].detail.contains(&shown), "{report:#?}");
 }
 
 /// A directory in the root.

@@ -1,7 +1,7 @@
 //! The store on a real folder: what was written is there after a remount, in every shape that a name can have.
 
 use std::ops::ControlFlow;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -487,19 +487,90 @@ fn what_another_client_gave_a_new_header_is_not_written_under_the_old_one() {
 }
 
 #[test]
-fn a_removed_file_is_not_kept_open() {
+fn a_removed_file_is_open_until_it_is_forgotten() {
     both(|folder| {
         let store = folder.open();
         let (attr, file) = store.create(Ino::ROOT, name("f"), &new(0o644)).unwrap();
         let number = std::fs::metadata(folder.path_of(&store, attr.ino)).unwrap().ino();
         drop(file);
+        // Other tests of this process may get the number when it is free.
+        let is_ours = |fd: &Path| std::fs::read_link(fd).is_ok_and(|to| to.starts_with(folder.temp.path()));
         let is_open = || {
-            let fds = std::fs::read_dir("/proc/self/fd").unwrap();
-            fds.flatten().any(|fd| std::fs::metadata(fd.path()).is_ok_and(|m| m.is_file() && m.ino() == number))
+            let mut fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|fd| fd.path());
+            fds.any(|fd| is_ours(&fd) && std::fs::metadata(&fd).is_ok_and(|m| m.is_file() && m.ino() == number))
         };
         assert!(is_open(), "a moment after its last use");
         store.unlink(Ino::ROOT, name("f")).unwrap();
+        assert!(is_open(), "for who found it");
+        store.forget(attr.ino);
+        // Waits for what is being freed.
+        store.statfs().unwrap();
         assert!(!is_open());
+    });
+}
+
+/// The answer to a lookup is good for as long as it is known, whatever becomes of the name: who opens it later is not told that there is
+/// no such file, for there is one.
+#[test]
+fn what_a_lookup_found_goes_on_without_its_name() {
+    both(|folder| {
+        let store = folder.open();
+        let long = |n: &str| format!("{n} {}", "long name ".repeat(20));
+        let gone = |ino| {
+            let attr = store.getattr(ino).unwrap();
+            assert_eq!((attr.ino, attr.nlink), (ino, 0));
+            attr
+        };
+        let make = |n: &str, content: &[u8]| {
+            let (attr, file) = store.create(Ino::ROOT, name(n), &new(0o640)).unwrap();
+            file.write_at(&[(0, content)]).unwrap();
+            attr.ino
+        };
+        let replace = |n: &str, with: &str| {
+            store.rename(Ino::ROOT, name(with), Ino::ROOT, name(n), RenameFlags::empty()).unwrap();
+        };
+        for (n, other) in [("f".to_owned(), "g".to_owned()), (long("f"), long("g")), ("h".to_owned(), long("h"))] {
+            for replaced in [true, false] {
+                let ino = make(&n, b"the old content");
+                match replaced {
+                    true => {
+                        make(&other, b"another");
+                        replace(&n, &other);
+                    }
+                    false => store.unlink(Ino::ROOT, name(&n)).unwrap(),
+                }
+                assert_eq!(gone(ino).size, 15);
+                let set = SetAttr { perm: Some(0o600), size: Some(7), ..SetAttr::default() };
+                assert_eq!(store.setattr(ino, &set).map(|attr| (attr.perm, attr.size)).unwrap(), (0o600, 7));
+                assert_eq!(read_all(&store, ino), b"the old");
+                store.open(ino, Access::Write).unwrap().write_at(&[(7, b" one")]).unwrap();
+                assert_eq!((read_all(&store, ino), gone(ino).size), (b"the old one".to_vec(), 11));
+                let now = store.lookup(Ino::ROOT, name(&n));
+                assert!(now.as_ref().ok().is_none_or(|attr| attr.ino != ino) && now.is_ok() == replaced);
+                if let Ok(attr) = now {
+                    assert_eq!(read_all(&store, attr.ino), b"another");
+                    store.unlink(Ino::ROOT, name(&n)).unwrap();
+                }
+                store.forget(ino);
+                assert_eq!(store.open(ino, Access::Read).map(drop).unwrap_err().kind(), ErrorKind::Stale);
+            }
+        }
+        let caller = new(0).caller;
+        for n in ["link".to_owned(), long("link")] {
+            let old = store.symlink(Ino::ROOT, name(&n), b"old", caller).unwrap().ino;
+            store.symlink(Ino::ROOT, name("new"), b"new", caller).unwrap();
+            replace(&n, "new");
+            assert_eq!((store.readlink(old).unwrap(), gone(old).kind), (b"old".to_vec(), Kind::Symlink));
+            let new = store.lookup(Ino::ROOT, name(&n)).unwrap().ino;
+            store.unlink(Ino::ROOT, name(&n)).unwrap();
+            let times = SetAttr { mtime: Some(SetTime::At(Timestamp::default())), ..SetAttr::default() };
+            assert_eq!(store.setattr(new, &times).unwrap().mtime, Timestamp::default());
+            assert_eq!((store.readlink(new).unwrap(), gone(new).mtime), (b"new".to_vec(), Timestamp::default()));
+            assert_eq!(store.open(new, Access::Read).map(drop).unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
+        let exchanged = [make("a", b"a"), make("b", b"b")];
+        store.rename(Ino::ROOT, name("a"), Ino::ROOT, name("b"), RenameFlags::EXCHANGE).unwrap();
+        assert_eq!(exchanged.map(|ino| read_all(&store, ino)), [b"a", b"b"]);
     });
 }
 
@@ -526,6 +597,40 @@ fn a_kept_file_gives_its_descriptor_to_whoever_needs_one() {
         assert_eq!(faults.fired().len(), 1, "{class:?}");
         faults.disarm();
     }
+}
+
+/// A kernel that keeps times itself sends them with what it writes back: what it showed is shown after it has forgotten the file, and after
+/// the next mount, until somebody changes the file on the host.
+#[test]
+fn change_times_that_a_kernel_showed_are_shown_again() {
+    both(|folder| {
+        let store = folder.open();
+        let long = "long name ".repeat(20);
+        let at = |secs| Timestamp { secs, nanos: 7 };
+        let sent = |secs| SetAttr { mtime: Some(SetTime::At(at(secs))), ctime: Some(at(secs)), ..SetAttr::default() };
+        for (n, secs) in [("f", 1_700_000_000), (&*long, 1_700_000_001), ("host", 1_700_000_002)] {
+            let (attr, file) = store.create(Ino::ROOT, name(n), &new(0o644)).unwrap();
+            file.write_at(&[(0, b"content")]).unwrap();
+            assert_eq!(store.setattr(attr.ino, &sent(secs - 5)).unwrap().ctime, at(secs - 5));
+            assert_eq!(store.setattr(attr.ino, &sent(secs)).unwrap().ctime, at(secs));
+            assert_eq!(store.getattr(attr.ino).unwrap().ctime, at(secs));
+        }
+        let ino = store.lookup(Ino::ROOT, name("host")).unwrap().ino;
+        let path = folder.path_of(&store, ino);
+        drop(store);
+        // Another client.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        for _ in 0..2 {
+            let store = folder.open();
+            let ctime = |n: &str| store.lookup(Ino::ROOT, name(n)).unwrap().ctime;
+            assert_eq!((ctime("f"), ctime(&long)), (at(1_700_000_000), at(1_700_000_001)));
+            assert!(ctime("host").secs > 1_750_000_000, "what the host says");
+        }
+        let store = folder.open();
+        let ino = store.lookup(Ino::ROOT, name("f")).unwrap().ino;
+        let chmod = SetAttr { perm: Some(0o640), ..SetAttr::default() };
+        assert!(store.setattr(ino, &chmod).unwrap().ctime.secs > 1_750_000_000);
+    });
 }
 
 /// Modes, owners, times and link counts are the host's own, so every client sees the same.

@@ -30,7 +30,7 @@ use crate::format::keys::Id;
 use crate::store::VolumeStore;
 use crate::tree::{SnapshotInfo, Source, Tree};
 pub use numbers::SNAPSHOTS_INO;
-use numbers::{At, Numbers};
+use numbers::{At, Numbers, Starts};
 
 /// The hidden name.
 pub const SNAPSHOTS_NAME: &str = ".snapshots";
@@ -61,6 +61,7 @@ struct Slot {
 struct Slots {
     by_number: BTreeMap<u64, Slot>,
     by_id: HashMap<Id, u64>,
+    starts: Starts,
     /// Names that are not found, because their snapshots are about to be deleted.
     retiring: HashSet<String>,
 }
@@ -106,24 +107,20 @@ impl Slots {
         self.by_id.get(&id).copied()
     }
 
-    /// Gives a snapshot the slot to which its name leads, or the next free one.
+    /// Gives a snapshot the slot to which its name leads, or the next one that fits.
     fn assign(&mut self, numbers: Numbers, id: Id, name: &str) -> Result<u64> {
-        let mut number = numbers.slot_of(name);
-        if u64::try_from(self.by_number.len()).is_ok_and(|taken| taken >= numbers.slots()) {
-            return Err(ErrorKind::Exhausted.into());
-        }
-        while self.by_number.contains_key(&number) {
-            number = numbers.next(number);
-        }
+        let is_free = |number| !self.by_number.contains_key(&number);
+        let number = numbers.slot_for(name, &self.starts, is_free).ok_or(ErrorKind::Exhausted)?;
         let slot = Slot { id, name: name.to_owned(), store: None, gone: false, known: HashSet::new(), open: 0 };
         self.by_number.insert(number, slot);
+        self.starts.add(number);
         self.by_id.insert(id, number);
         Ok(number)
     }
 
-    /// Whether the slot to which a name leads is that of a deleted snapshot of this name, of which something is known.
-    fn is_left(&self, numbers: Numbers, name: &str) -> bool {
-        self.by_number.get(&numbers.slot_of(name)).is_some_and(|slot| slot.gone && slot.name == name)
+    /// The names of deleted snapshots of which something is known.
+    fn left(&self) -> HashSet<&str> {
+        self.by_number.values().filter(|slot| slot.gone).map(|slot| &*slot.name).collect()
     }
 
     /// Gives back the slot of a deleted snapshot that nobody knows any more.
@@ -133,6 +130,7 @@ impl Slots {
             && let Some(slot) = self.by_number.remove(&number)
         {
             self.by_id.remove(&slot.id);
+            self.starts.remove(number);
         }
     }
 
@@ -187,7 +185,9 @@ impl SnapshotsDir {
                 |info: &&SnapshotInfo| slots.number(info.id).is_none() && !slots.retiring.contains(&info.name);
             let fresh: Vec<_> = listed.iter().filter(is_fresh).collect();
             // What the kernel has let go of may not be told yet.
-            let is_left = fresh.iter().any(|info| slots.is_left(numbers, &info.name));
+            let left = slots.left();
+            let is_left = fresh.iter().any(|info| left.contains(&*info.name));
+            drop(left);
             if is_left && !self.0.closed.wait_until(slots, deadline).timed_out() {
                 continue;
             }

@@ -22,7 +22,7 @@ use crate::format::records::{Entry, Inode, TARGET_LEN_MAX_BYTES};
 use crate::fs::cache::InodeCache;
 use crate::table::BLOCK_LEN_BYTES;
 use crate::tree::content::{Node, Times};
-use crate::tree::{Change, Gone, Hold, NewInode, Restored, Source, Tree, View};
+use crate::tree::{Change, Gone, Hold, Mtimes, NewInode, Restored, Source, Tree, View};
 
 /// Entries that are read of a directory before they are handed out.
 const LIST_AT_ONCE: usize = 128;
@@ -238,13 +238,19 @@ impl VolumeStore {
         self.0.hold.tree()
     }
 
+    /// The names that lead from the root to a directory; `None` if none do.
+    pub fn names_to(&self, dir: Ino) -> Option<Vec<Vec<u8>>> {
+        let path = self.0.view().ok()?.path_bytes_of(dir.0).ok()??;
+        Some(path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+    }
+
     /// Sets the branch back to a snapshot; see [`Tree::restore`]. Open files that are in the snapshot, with a name or not, stay
     /// usable; the others are `Stale`.
     ///
     /// Whoever caches what the store says has to forget it.
-    pub fn restore(&self, snapshot: &str) -> Result<()> {
+    pub fn restore(&self, snapshot: &str, mtimes: Mtimes) -> Result<()> {
         let Source::Branch(branch) = self.0.hold.source() else { return Err(ErrorKind::ReadOnly.into()) };
-        let gone = self.tree().restore(branch, snapshot);
+        let gone = self.tree().restore(branch, snapshot, mtimes);
         self.clear_cache();
         gone?.into_iter().for_each(|gone| self.0.settle(Some(gone)));
         Ok(())
@@ -254,9 +260,9 @@ impl VolumeStore {
     /// usable, also those that are not in the snapshot.
     ///
     /// Whoever caches what the store says has to forget it.
-    pub fn restore_path(&self, snapshot: &str, path: &[&[u8]]) -> Result<Restored> {
+    pub fn restore_path(&self, snapshot: &str, path: &[&[u8]], mtimes: Mtimes) -> Result<Restored> {
         let Source::Branch(branch) = self.0.hold.source() else { return Err(ErrorKind::ReadOnly.into()) };
-        let restored = self.tree().restore_path(branch, snapshot, path);
+        let restored = self.tree().restore_path(branch, snapshot, path, mtimes);
         self.clear_cache();
         let restored = restored?;
         restored.gone.iter().for_each(|gone| self.0.settle(Some(*gone)));

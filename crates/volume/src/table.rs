@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use adit_core::Result;
+use adit_core::types::XATTR_VALUE_LEN_MAX_BYTES;
 
 mod background;
 mod base;
@@ -28,8 +29,17 @@ pub const BLOCK_LEN_BYTES: usize = 4096;
 /// Longest key, in bytes.
 pub const KEY_LEN_MAX_BYTES: usize = 512;
 
-/// Longest value, in bytes.
-pub const VALUE_LEN_MAX_BYTES: usize = 8192;
+/// Longest value, in bytes: an extended attribute, with what its record has besides.
+pub const VALUE_LEN_MAX_BYTES: usize = XATTR_VALUE_LEN_MAX_BYTES + 64;
+
+/// Longest value, in bytes, that needs no [`FEATURE_LONG`](crate::format::container::FEATURE_LONG).
+pub const SHORT_VALUE_LEN_MAX_BYTES: usize = 8192;
+
+/// Longest batch in the log, in bytes, that every volume takes.
+pub const BATCH_LEN_LEAST_BYTES: usize = 256 << 10;
+
+/// Longest batch in the log, in bytes, that any volume takes.
+pub const BATCH_LEN_MOST_BYTES: usize = 8 << 20;
 
 /// The first byte of keys that the base keeps for itself: batches may not write them, and scans leave them out.
 pub const OWN_PREFIX: u8 = b'F';
@@ -96,8 +106,11 @@ pub trait Table: Send + Sync {
 
     /// Applies the batch as one. When this returns, a kill of the process loses nothing of it. Batches are ordered by their
     /// calls. `NoSpace`, `ReadOnly`, `InvalidInput` (a key or value too long, blocks that are not reserved or not
-    /// allocated, more than a segment of the log holds): nothing was changed.
+    /// allocated, more than [`Table::batch_len_max_bytes`]): nothing was changed.
     fn apply(&self, batch: Batch) -> Result<Seq>;
+
+    /// How long a batch may be in the log, in bytes: from [`BATCH_LEN_LEAST_BYTES`] to [`BATCH_LEN_MOST_BYTES`].
+    fn batch_len_max_bytes(&self) -> usize;
 
     /// Makes everything durable that was applied before, with the data written for it. After an error the table is
     /// read-only for good.

@@ -12,11 +12,12 @@ use parking_lot::Mutex;
 
 use crate::format::log;
 use crate::table::{
-    Allocation, BLOCK_LEN_BYTES, Batch, Bytes, Extents, KEY_LEN_MAX_BYTES, Run, Seq, Sink, Space, Table,
-    VALUE_LEN_MAX_BYTES,
+    Allocation, BATCH_LEN_LEAST_BYTES, BLOCK_LEN_BYTES, Batch, Bytes, Extents, KEY_LEN_MAX_BYTES, Run,
+    SHORT_VALUE_LEN_MAX_BYTES, Seq, Sink, Space, Table, VALUE_LEN_MAX_BYTES,
 };
 
-/// Longest record of a batch, in bytes: what the smallest segment of a log takes beside the record that leads to the next.
+/// Longest record of a batch without values of more than 8 KiB, in bytes: what the smallest segment of a log takes beside the record
+/// that leads to the next. Others are appended in parts.
 pub const RECORD_LEN_MAX_BYTES: usize = (128 << 10) - 64;
 
 /// Entries of a scan that are as of one moment.
@@ -82,8 +83,10 @@ fn check_lengths(batch: &Batch) -> Result<()> {
             return Err(FsError::new(ErrorKind::InvalidInput).on("apply", format!("a key of {} bytes", key.len())));
         }
     }
+    let has_long = batch.writes.iter().flat_map(|(_, value)| value).any(|v| v.len() > SHORT_VALUE_LEN_MAX_BYTES);
+    let len_max = if has_long { BATCH_LEN_LEAST_BYTES } else { RECORD_LEN_MAX_BYTES };
     let len = log::Draft::new(batch).record_len();
-    if len > RECORD_LEN_MAX_BYTES {
+    if len > len_max {
         return Err(FsError::new(ErrorKind::InvalidInput).on("apply", format!("a batch of {len} bytes")));
     }
     Ok(())
@@ -125,6 +128,10 @@ impl Table for MemBase {
                 None => return Ok(()),
             }
         }
+    }
+
+    fn batch_len_max_bytes(&self) -> usize {
+        BATCH_LEN_LEAST_BYTES
     }
 
     fn apply(&self, batch: Batch) -> Result<Seq> {

@@ -30,6 +30,10 @@ impl Transactional for VolumeStore {
     fn transact(&self, work: &mut dyn FnMut(&mut dyn Transaction) -> Result<()>) -> Result<()> {
         self.run(|running| work(running))
     }
+
+    fn transaction_len_max_bytes(&self) -> u64 {
+        self.tree().table.batch_len_max_bytes() as u64
+    }
 }
 
 impl VolumeStore {

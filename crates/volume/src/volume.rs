@@ -23,7 +23,7 @@ use crate::format::keys::NameHash;
 use crate::store::VolumeStore;
 use crate::table::{Base, NewFolder, NewVolume, Options, Space, Table};
 pub use crate::table::{CAPACITY_MAX_BYTES, CAPACITY_MIN_BYTES};
-use crate::tree::{Difference, MAIN, Restored, SnapshotInfo, Source, Tree};
+use crate::tree::{Difference, MAIN, Mtimes, Restored, SnapshotInfo, Source, Tree};
 
 /// How long a volume's file may become unless told otherwise, in bytes. It takes as much room as it holds.
 pub const CAPACITY_DEFAULT_BYTES: u64 = 1 << 40;
@@ -339,17 +339,17 @@ impl Volume {
 
     /// Sets a branch back to a snapshot, as one step and durably: all of it, or what is at `path` (names from the root).
     /// `Busy` while the branch is in use, for nobody would tell its caches. Tells what came of it beside that.
-    pub fn restore(&self, branch: &str, snapshot: &str, path: &[&[u8]]) -> Result<Restored> {
+    pub fn restore(&self, branch: &str, snapshot: &str, path: &[&[u8]], mtimes: Mtimes) -> Result<Restored> {
         let source = Source::Branch(branch.to_owned());
         // Held for the time that it takes, so that nobody opens it meanwhile.
         let hold = self.tree.hold(source.clone())?;
         let restored = if path.is_empty() {
-            self.tree.restore(branch, snapshot)?;
+            self.tree.restore(branch, snapshot, mtimes)?;
             // It is held here, but nobody has a file of it open.
             self.tree.reap_all(&source)?;
             Restored::default()
         } else {
-            let restored = self.tree.restore_path(branch, snapshot, path)?;
+            let restored = self.tree.restore_path(branch, snapshot, path, mtimes)?;
             for gone in &restored.gone {
                 self.tree.reap(&source, gone.0)?;
             }
@@ -361,10 +361,10 @@ impl Volume {
 
     /// As [`Volume::restore`], of the branch that `store` shows. Whoever caches what the store says has to forget it, and must
     /// ask nothing meanwhile; [`Tree::between`] tells what.
-    pub fn restore_in(&self, store: &VolumeStore, snapshot: &str, path: &[&[u8]]) -> Result<Restored> {
+    pub fn restore_in(&self, store: &VolumeStore, snapshot: &str, path: &[&[u8]], mtimes: Mtimes) -> Result<Restored> {
         let restored = match path {
-            [] => store.restore(snapshot).map(|()| Restored::default())?,
-            path => store.restore_path(snapshot, path)?,
+            [] => store.restore(snapshot, mtimes).map(|()| Restored::default())?,
+            path => store.restore_path(snapshot, path, mtimes)?,
         };
         self.dropped().map(|()| restored)
     }

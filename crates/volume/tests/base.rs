@@ -13,9 +13,9 @@ use adit_core::types::Access;
 use adit_media::HostBlockFile;
 use adit_testkit::crash::{CrashWorld, Mode};
 use adit_testkit::{Rng, seeds};
-use adit_volume::format::container::{SegmentRun, Superblock};
+use adit_volume::format::container::{FEATURE_LONG, SegmentRun, Superblock};
 use adit_volume::format::log::{Draft, Seed};
-use adit_volume::table::{BLOCK_LEN_BYTES, OWN_PREFIX};
+use adit_volume::table::{BLOCK_LEN_BYTES, OWN_PREFIX, VALUE_LEN_MAX_BYTES};
 use adit_volume::{Base, Batch, Extents, NewVolume, Options, Run, Table};
 
 mod support;
@@ -105,6 +105,51 @@ fn a_scan_goes_through_more_than_one_stretch_and_stops_when_told() {
     base.scan(b"b", b"a", &mut |_, _| panic!("nothing is there")).unwrap();
 }
 
+fn features(world: &CrashWorld) -> u32 {
+    let mut bytes = vec![0; 64 << 10];
+    let slots = [0, 64 << 10].map(|at| {
+        let len = file(world).read_at(at, &mut bytes).unwrap();
+        Superblock::decode(&bytes[..len]).unwrap()
+    });
+    slots.into_iter().max_by_key(|slot| slot.generation).unwrap().features
+}
+
+/// Segments are 128 KiB here, so such a batch lies in two or three.
+#[test]
+fn a_batch_that_is_longer_than_a_segment_is_whole_wherever_it_lies() {
+    let (world, base) = fresh();
+    put(&base, "short", &[1; 8192]);
+    assert_eq!(features(&world), 0, "earlier versions read this");
+    let value = |n: u8| vec![n; VALUE_LEN_MAX_BYTES];
+    let batch = |first: u8| Batch {
+        writes: (first..first + 3).map(|n| (vec![n], Some(value(n)))).collect(),
+        ..Batch::default()
+    };
+    let check = |base: &Base, numbers: std::ops::Range<u8>| {
+        for n in numbers {
+            assert_eq!(base.get(&[n]).unwrap().as_deref(), Some(&value(n)[..]), "{n}");
+        }
+    };
+    base.apply(batch(1)).unwrap();
+    assert_eq!(features(&world), FEATURE_LONG);
+    put(&base, "between", b"");
+    base.apply(batch(4)).unwrap();
+    check(&base, 1..7);
+    base.abandon();
+    let base = Base::open(file(&world), "volume", options()).unwrap();
+    check(&base, 1..7);
+    base.checkpoint().unwrap();
+    check(&base, 1..7);
+    assert_eq!(base.damaged_pages(), [0; 0]);
+    base.close().unwrap();
+    let base = Base::open(file(&world), "volume", options()).unwrap();
+    check(&base, 1..7);
+    // What is too much for any volume of this size changes nothing.
+    let much = Batch { writes: (0..5).map(|n| (vec![n], Some(value(0)))).collect(), ..Batch::default() };
+    assert_eq!(base.apply(much).unwrap_err().kind(), ErrorKind::InvalidInput);
+    check(&base, 1..7);
+}
+
 #[test]
 fn what_breaks_the_rules_changes_nothing() {
     let (_world, base) = fresh();
@@ -117,7 +162,7 @@ fn what_breaks_the_rules_changes_nothing() {
     let write = |key: Vec<u8>, value: Vec<u8>| Batch { writes: vec![(key, Some(value))], ..Batch::default() };
     refused(write(vec![], vec![]));
     refused(write(vec![1; 513], vec![]));
-    refused(write(vec![1], vec![0; 8193]));
+    refused(write(vec![1], vec![0; VALUE_LEN_MAX_BYTES + 1]));
     refused(write(vec![OWN_PREFIX], vec![]));
     refused(Batch { freed: vec![reserved], ..Batch::default() });
     refused(Batch { freed: vec![runs[0], runs[0]], ..Batch::default() });

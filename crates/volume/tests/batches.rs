@@ -57,12 +57,12 @@ fn story(tree: &Arc<Tree>) -> Result<()> {
     store.open(f3, Access::Write)?.set_len(0)?;
     tree.delete_snapshot("s1")?;
     tree.collect()?;
-    tree.restore_path("b1", "s2", &[b"two"])?;
-    tree.restore_path(MAIN, "s2", &[b"one"])?;
+    tree.restore_path("b1", "s2", &[b"two"], Default::default())?;
+    tree.restore_path(MAIN, "s2", &[b"one"], Default::default())?;
     tree.collect()?;
     tree.delete_branch("b1")?;
     tree.collect()?;
-    tree.restore(MAIN, "s2")?;
+    tree.restore(MAIN, "s2", Default::default())?;
     tree.delete_snapshot("s2")?;
     tree.collect()
 }

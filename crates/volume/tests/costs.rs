@@ -95,7 +95,7 @@ fn deletion_restoring_and_differences_cost_what_changed() {
         });
         let restore = keys_read(&world, || {
             change_again(&store);
-            world.tree.restore(MAIN, "b").unwrap();
+            world.tree.restore(MAIN, "b", Default::default()).unwrap();
             world.tree.collect().unwrap();
         });
         assert_eq!(world.tree.verify().unwrap().problems, [""; 0]);
@@ -130,7 +130,7 @@ fn a_restore_of_a_path_costs_what_changed_below_it() {
             store.create(dir, name(&format!("new{i}")), &new(0o644)).unwrap();
         }
         let read = keys_read(&world, || {
-            world.tree.restore_path(MAIN, "a", &[b"top"]).unwrap();
+            world.tree.restore_path(MAIN, "a", &[b"top"], Default::default()).unwrap();
         });
         assert_eq!(world.tree.diff("a", MAIN).unwrap(), []);
         assert_eq!(world.tree.verify().unwrap().problems, [""; 0]);

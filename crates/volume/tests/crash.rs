@@ -305,6 +305,49 @@ fn a_log_of_two_segments_that_a_failed_sync_left_in_the_cache_is_written_again()
     });
 }
 
+/// Each of them is in several segments of the log.
+#[test]
+fn a_batch_in_parts_is_there_as_a_whole_or_not_at_all() {
+    let options = Options { log_bytes_max: Some(1 << 20), ..options() };
+    let batch =
+        |n: u8| Batch { writes: (0..3).map(|k| (vec![k], Some(vec![n; 60_000]))).collect(), ..Batch::default() };
+    let small = |n: u8| Batch { writes: vec![(b"small".to_vec(), Some(vec![n]))], ..Batch::default() };
+    for mode in MODES {
+        let world = CrashWorld::new(mode);
+        create_in(&world, Data::Inline, options).unwrap().close().unwrap();
+        world.settle();
+        let run = |world: &CrashWorld| {
+            let (mut told, mut synced) = (0, 0);
+            let Ok(base) = open_in(world, options) else { return (told, synced) };
+            for n in 1..=2 {
+                if base.apply(batch(n)).and_then(|_| base.apply(small(n))).is_err() {
+                    break;
+                }
+                told = n;
+                if n == 1 && base.sync().is_ok() {
+                    synced = n;
+                }
+            }
+            (told, synced)
+        };
+        let plan = CrashPlan { points_max: 16, randoms: 1 };
+        crash_everywhere(&world, &plan, &mut Rng::new(1), run, |&(told, synced), point, left| {
+            let least = if mode == Mode::Kill { told } else { synced };
+            let base = open_in(&left, options).unwrap_or_else(|e| panic!("{mode:?} {point:?}: {e}"));
+            let found = scan_all(&base).unwrap();
+            let first = found.get(&vec![0]).map_or(0, |value| value[0]);
+            assert!(first >= least, "{mode:?} {point:?}: {first} of {least}");
+            for key in 0..3 {
+                let expected = (first > 0).then(|| vec![first; 60_000]);
+                assert_eq!(found.get(&vec![key]), expected.as_ref(), "{mode:?} {point:?}");
+            }
+            let small = found.get(&b"small"[..]).map_or(0, |value| value[0]);
+            assert!(small == first || small + 1 == first, "{mode:?} {point:?}: {small} with {first}");
+            base.apply(batch(9)).unwrap();
+        });
+    }
+}
+
 /// What was written to a new part of the file, and freed again, before any sync.
 #[test]
 fn a_power_cut_may_take_the_length_of_the_file() {

@@ -85,7 +85,7 @@ fn a_restore_of_a_mounted_branch_keeps_what_is_written_next() {
     let file = store.open(scene.ino, Access::Write).unwrap();
     // Whatever a restore does beyond the first batch fails.
     scene.media.set_left(1);
-    let _ = scene.tree.restore(MAIN, "s");
+    let _ = scene.tree.restore(MAIN, "s", Default::default());
     scene.media.set_left(usize::MAX);
     file.write_at(&[(6 * MIB, b"new")]).unwrap();
     drop((file, store));
@@ -135,7 +135,7 @@ fn a_path_is_restored_without_what_was_cut() {
     scene.tree.snapshot(MAIN, "s").unwrap();
     store.unlink(Ino::ROOT, name("f")).unwrap();
     store.forget(scene.ino);
-    store.restore_path("s", &[b"f"]).unwrap();
+    store.restore_path("s", &[b"f"], Default::default()).unwrap();
     scene.check();
     let file = store.open(scene.ino, Access::Write).unwrap();
     file.write_at(&[(6 * MIB, b"new")]).unwrap();

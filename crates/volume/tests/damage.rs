@@ -101,12 +101,12 @@ fn a_restore_that_could_not_clean_up_is_in_nobodys_way() {
             let failing = Failing::new(world.base.clone(), usize::MAX);
             let tree = failing.tree();
             failing.set_left(batches);
-            tree.restore_path("b", "s", &[b"f"]).unwrap_err();
+            tree.restore_path("b", "s", &[b"f"], Default::default()).unwrap_err();
             failing.set_left(usize::MAX);
             match then {
                 0 => tree.delete_branch("b").unwrap(),
-                1 => drop(tree.restore("b", "s").unwrap()),
-                2 => drop(tree.restore_path("b", "s", &[b"f"]).unwrap()),
+                1 => drop(tree.restore("b", "s", Default::default()).unwrap()),
+                2 => drop(tree.restore_path("b", "s", &[b"f"], Default::default()).unwrap()),
                 _ => {
                     let branch = VolumeStore::open(&tree, Source::Branch("b".to_owned())).unwrap();
                     branch.open(ino, Access::Write).unwrap().write_at(&[(5000, &[3; 10_000])]).unwrap();
@@ -131,7 +131,7 @@ fn a_damaged_rest_of_a_restore_does_not_keep_the_volume_shut() {
     let failing = Failing::new(world.base.clone(), usize::MAX);
     let tree = failing.tree();
     failing.set_left(2);
-    tree.restore_path("b", "s", &[b"f"]).unwrap_err();
+    tree.restore_path("b", "s", &[b"f"], Default::default()).unwrap_err();
     drop(tree);
     let mut state = world.base.state();
     let staging = state.map.keys().rev().find(|key| key[0] == keys::space::SNAPSHOT).unwrap();
@@ -158,7 +158,7 @@ fn a_restore_leaves_open_files_without_names_alone() {
     let open = store.open(ino, Access::Write).unwrap();
     store.unlink(Ino::ROOT, name("f")).unwrap();
     world.tree.snapshot(MAIN, "s").unwrap();
-    world.tree.restore(MAIN, "s").unwrap();
+    world.tree.restore(MAIN, "s", Default::default()).unwrap();
     world.tree.reap_unused().unwrap();
     assert_eq!(open.read_at(0, &mut [0; 10_000]).unwrap(), 10_000);
     drop(open);

@@ -6,6 +6,7 @@ mod support;
 
 use adit_core::ErrorKind;
 use adit_core::store::Store;
+use adit_core::transaction::Transactional;
 use adit_core::types::{Access, AllocateMode, Attr, Ino, XattrName, XattrSet};
 use adit_volume::VolumeStore;
 use adit_volume::tree::MAIN;
@@ -89,13 +90,68 @@ fn large_attributes_are_restored() {
     store.unlink(Ino::ROOT, name("changed")).unwrap();
     set_xattrs(&store, changed, names(), &[2; 8000]);
     for at in ["gone", "changed"] {
-        store.restore_path("s", &[at.as_bytes()]).unwrap();
+        store.restore_path("s", &[at.as_bytes()], Default::default()).unwrap();
         let ino = store.lookup(Ino::ROOT, name(at)).unwrap().ino;
         for at in names() {
             assert_eq!(store.xattr(ino, XattrName::new(at.as_bytes()).unwrap()).unwrap(), [1; 8000]);
         }
     }
     world.tree.collect().unwrap();
+    check(&world);
+}
+
+/// As long as any system takes one.
+#[test]
+fn attributes_of_64_kib_are_kept_shared_restored_and_dropped() {
+    let world = World::new();
+    let store = world.main();
+    let names = || (0..20).map(|i| format!("user.{i}"));
+    let has = |ino: Ino, byte: u8| {
+        for at in names() {
+            assert_eq!(store.xattr(ino, XattrName::new(at.as_bytes()).unwrap()).unwrap(), [byte; 64 << 10]);
+        }
+    };
+    for at in ["gone", "changed", "moved"] {
+        let ino = create(&store, at).ino;
+        set_xattrs(&store, ino, names(), &[1; 64 << 10]);
+    }
+    world.tree.snapshot(MAIN, "s").unwrap();
+    store.unlink(Ino::ROOT, name("gone")).unwrap();
+    let [changed, moved] = ["changed", "moved"].map(|at| store.lookup(Ino::ROOT, name(at)).unwrap().ino);
+    set_xattrs(&store, changed, names(), &[2; 64 << 10]);
+    store.rename(Ino::ROOT, name("moved"), Ino::ROOT, name("elsewhere"), Default::default()).unwrap();
+    set_xattrs(&store, moved, names(), &[3; 64 << 10]);
+    for at in ["gone", "changed", "moved"] {
+        store.restore_path("s", &[at.as_bytes()], Default::default()).unwrap();
+        has(store.lookup(Ino::ROOT, name(at)).unwrap().ino, 1);
+    }
+    has(moved, 3);
+    let one = XattrName::new(b"user.one").unwrap();
+    let e = store.set_xattr(moved, one, &[0; (64 << 10) + 1], XattrSet::Either).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NoSpace);
+    world.tree.delete_snapshot("s").unwrap();
+    world.tree.collect().unwrap();
+    check(&world);
+}
+
+/// Three values are more than the smallest segment of a log holds.
+#[test]
+fn a_transaction_takes_several_long_attributes() {
+    let world = World::new();
+    let store = world.main();
+    let ino = create(&store, "f").ino;
+    let set = |values: usize| {
+        store.transact(&mut |tx| {
+            (0..values).try_for_each(|i| {
+                let at = format!("user.{i}");
+                tx.set_xattr(ino, XattrName::new(at.as_bytes()).unwrap(), &[7; 64 << 10], XattrSet::Either)
+            })
+        })
+    };
+    set(3).unwrap();
+    assert_eq!(store.xattr(ino, XattrName::new(b"user.2").unwrap()).unwrap(), [7; 64 << 10]);
+    assert_eq!(set(5).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(store.xattr_names(ino).unwrap(), b"user.0\0user.1\0user.2\0");
     check(&world);
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use adit_core::ErrorKind;
 use adit_core::overlay::Overlay;
 use adit_core::store::Store;
-use adit_core::types::Ino;
+use adit_core::types::{Ino, SetAttr, XattrName, XattrSet};
 use adit_testkit::model::MemoryStore;
 use adit_volume::Volume;
 use overlay::volume::{name, new};
@@ -110,6 +110,45 @@ fn whiteouts_use_up_no_more_than_their_part_of_what_is_kept_back() {
     make_room(&overlay);
     upper.gc().unwrap();
     (first..first + 1000).for_each(|at| remove(at).unwrap());
+    drop(overlay);
+    place::check(&upper);
+}
+
+/// Together they are more than a segment of the upper's log holds, and of one file more than the upper takes at once.
+#[test]
+fn many_long_attributes_go_up_with_the_file_or_nothing_does() {
+    const FILES: [(&str, usize); 2] = [("some", 12), ("many", 70)];
+    let value = vec![7; 64 << 10];
+    let names = |count: usize| (0..count).map(|i| format!("user.{i}"));
+    let memory = overlay::memory();
+    for (at, count) in FILES {
+        memory.put(at, b"content");
+        for name in names(count) {
+            let name = XattrName::new(name.as_bytes()).unwrap();
+            memory.set_xattr(memory.at(at), name, &value, XattrSet::Either).unwrap();
+        }
+    }
+    let lower: Arc<dyn Store> = Arc::new(memory);
+    let (place, upper) = Place::with(64 << 20);
+    let set = SetAttr { perm: Some(0o640), ..SetAttr::default() };
+    {
+        let overlay = over(&lower, &upper);
+        overlay.setattr(overlay.at("some"), &set).unwrap();
+        let e = overlay.setattr(overlay.at("many"), &set).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::NoSpace);
+        assert!(e.to_string().contains("extended attributes"), "{e}");
+    }
+    upper.close().unwrap();
+    drop(upper);
+    let upper = place.open();
+    let overlay = over(&lower, &upper);
+    assert_eq!((overlay.stat("some").perm, overlay.stat("many").perm == 0o640), (0o640, false));
+    for (at, count) in FILES {
+        for name in names(count) {
+            let name = XattrName::new(name.as_bytes()).unwrap();
+            assert_eq!(overlay.xattr(overlay.at(at), name).unwrap(), value);
+        }
+    }
     drop(overlay);
     place::check(&upper);
 }

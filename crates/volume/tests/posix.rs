@@ -447,7 +447,7 @@ fn boltfs_snapshots() {
     assert_eq!(content(&old, ino), [1; 10_000]);
     drop(old);
     let store = world.main();
-    world.tree.restore("main", "s").unwrap();
+    world.tree.restore("main", "s", Default::default()).unwrap();
     assert_eq!(content(&store, ino), [1; 10_000]);
 }
 
@@ -470,7 +470,7 @@ fn restoring_a_folder_leaves_other_names_alone() {
     store.rename(dir, name("sub"), Ino::ROOT, name("sub"), RenameFlags::empty()).unwrap();
     store.rename(dir, name("moved"), Ino::ROOT, name("moved"), RenameFlags::empty()).unwrap();
     file(&store, dir, "new", b"x");
-    store.restore_path("s", &[b"d"]).unwrap();
+    store.restore_path("s", &[b"d"], Default::default()).unwrap();
     assert_eq!(list(&store, Ino::ROOT), ["d", "moved", "other", "same", "sub"]);
     let dir = store.lookup(Ino::ROOT, name("d")).unwrap().ino;
     assert_eq!(list(&store, dir), ["linked", "moved", "same", "sub"]);
@@ -489,12 +489,12 @@ fn restoring_a_folder_leaves_other_names_alone() {
     let ino = file(&store, dir, "late", &[3; 5000]);
     let open = store.open(ino, Access::Write).unwrap();
     store.forget(ino);
-    store.restore_path("s", &[b"d"]).unwrap();
+    store.restore_path("s", &[b"d"], Default::default()).unwrap();
     assert_eq!(open.read_at(0, &mut [0; 9000]).unwrap(), 5000);
     drop(open);
     assert_eq!(kind(store.getattr(ino)), ErrorKind::Stale);
-    assert_eq!(kind(store.restore_path("s", &[b"nowhere", b"x"])), ErrorKind::NotFound);
-    assert_eq!(kind(store.restore_path("none", &[b"d"])), ErrorKind::NotFound);
+    assert_eq!(kind(store.restore_path("s", &[b"nowhere", b"x"], Default::default())), ErrorKind::NotFound);
+    assert_eq!(kind(store.restore_path("none", &[b"d"], Default::default())), ErrorKind::NotFound);
     assert_eq!(world.tree.verify().unwrap().problems, [""; 0]);
 }
 

@@ -82,6 +82,9 @@ impl Table for Watching {
         }
         self.base.apply(batch)
     }
+    fn batch_len_max_bytes(&self) -> usize {
+        self.base.batch_len_max_bytes()
+    }
     fn sync(&self) -> Result<()> {
         self.base.sync()
     }

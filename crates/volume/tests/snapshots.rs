@@ -112,7 +112,7 @@ impl Run {
             }
             8..10 => {
                 let (Some(branch), Some(from)) = (self.pick(true), self.pick(false)) else { return };
-                tree.restore(&branch, &from).unwrap();
+                tree.restore(&branch, &from, Default::default()).unwrap();
                 self.branches.insert(branch, self.snapshots[&from].clone());
             }
             10 => tree.collect().unwrap(),
@@ -172,7 +172,7 @@ impl Run {
             parent.0.is_empty() || to.get(&parent).is_some_and(|found| found.seen.kind == Kind::Directory);
         let before = forgotten::Seen::of(&self.world.branch("trial"));
         let told = tree.between("trial", &b, &path);
-        let result = tree.restore_path("trial", &b, &path);
+        let result = tree.restore_path("trial", &b, &path, Default::default());
         let mut expected = to.clone();
         if parent_there {
             expected.retain(|at, _| !at.0.starts_with(&place.0));
@@ -356,11 +356,11 @@ fn a_path_is_restored_however_deep_it_goes() {
     store.create(dir, name("g"), &new(0o644)).unwrap();
     let f = store.lookup(dir, name("f")).unwrap().ino;
     store.open(f, Access::Write).unwrap().write_at(&[(0, b"other")]).unwrap();
-    store.restore_path("s", &[b"top"]).unwrap();
+    store.restore_path("s", &[b"top"], Default::default()).unwrap();
     assert_eq!(found(&store), b"deep");
     // And put back where nothing is.
     store.rename(Ino::ROOT, name("top"), Ino::ROOT, name("moved"), RenameFlags::empty()).unwrap();
-    store.restore_path("s", &[b"top"]).unwrap();
+    store.restore_path("s", &[b"top"], Default::default()).unwrap();
     assert_eq!(found(&store), b"deep");
     world.tree.collect().unwrap();
     assert_eq!(world.tree.verify().unwrap().problems, [""; 0]);
@@ -389,7 +389,7 @@ fn what_is_opened_to_read_is_left_as_a_crash_left_it() {
         let failing = Failing::new(world.base.clone(), usize::MAX);
         let tree = failing.tree();
         failing.set_left(batches);
-        if tree.restore_path(MAIN, "s", &[b"dir"]).is_ok() {
+        if tree.restore_path(MAIN, "s", &[b"dir"], Default::default()).is_ok() {
             break;
         }
         crashed += 1;

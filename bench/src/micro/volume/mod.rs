@@ -221,6 +221,10 @@ impl Table for Recorder {
         self.base.apply(batch)
     }
 
+    fn batch_len_max_bytes(&self) -> usize {
+        self.base.batch_len_max_bytes()
+    }
+
     fn sync(&self) -> adit_core::Result<()> {
         self.base.sync()
     }

@@ -217,15 +217,18 @@ Mount options:
   cas=URL, cache_size=SIZE, cache_block=SIZE, strict,
   verify_first=SIZE,
   endpoint_url=URL, region=NAME, profile=NAME, path_style,
-  no_sign_request, connect_timeout=DURATION,
-  request_timeout=DURATION, webdav_user=NAME,
+  no_sign_request, request_payer, connect_timeout=DURATION,
+  request_timeout=DURATION, store_timeout=DURATION,
+  webdav_user=NAME,
   webdav_password_file=FILE, requests=COUNT, part_size=SIZE,
   parts=COUNT
                           of a manifest
   log=LEVEL, log_file=FILE, verbose, quiet
   password_file=FILE, password_command=COMMAND, password_env=NAME,
   password_stdin
-  _netdev, nofail, noauto, user and x-* are for others, and ignored
+  _netdev, nofail, noauto, user and x-* are for others, and ignored;
+  auto_unmount, allow_root, max_read and the like of libfuse change
+  nothing, and a line says so; X-mount.idmap is refused
 
 In /etc/fstab:
   # This needs a link /sbin/mount.fuse.adit to adit.
@@ -402,7 +405,7 @@ pub struct MountArgs {
     /// When changes of a volume are safe from a power cut, instead of what it says itself
     #[arg(long, value_enum)]
     pub durability: Option<DurabilityArg>,
-    /// Most memory to use, such as 128M [default: 256M]
+    /// Most memory to use, such as 128M [default: 256M, or a quarter of what the control group may have]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub memory: Option<u64>,
     /// Write the log to this file, which everybody may read; in the foreground as well as to standard error
@@ -657,6 +660,19 @@ names where the vault still tells them; it never deletes. It refuses a vault tha
 A folder whose content is gone is made again, empty. A note in /lost+found in the vault then says so, and every check \
 tells of it (exit code 5) until you remove the note.")]
     Check(VaultCheckArgs),
+    /// List second versions that sync programs made, and keep one of two
+    #[command(after_long_help = "\
+A sync program that finds two versions of a file keeps the second one under a name of its own, and cannot know that the name is \
+encrypted. A mount shows such a version beside the first, where you can read, rename and remove it. What you do not see in a mount is \
+the second version of a file with a long name, of a link, or of a folder that two devices made; it is listed here as well.
+
+--keep names one of the two paths that are listed. What lies there gets the entry's name, and all other versions go to /lost+found \
+in the vault; nothing is deleted. It refuses a vault that any process of this machine has open (exit code 7).
+
+Examples:
+  adit vault conflicts ~/Vault
+  adit vault conflicts ~/Vault --keep '/notes (conflicted copy).txt'")]
+    Conflicts(ConflictsArgs),
 }
 
 /// How contents are encrypted.
@@ -719,6 +735,23 @@ pub struct VaultCheckArgs {
     /// How to check it.
     #[command(flatten)]
     pub how: CheckArgs,
+    /// Its password.
+    #[command(flatten)]
+    pub password: PasswordArgs,
+}
+
+/// `vault conflicts`
+#[derive(Args, Debug)]
+pub struct ConflictsArgs {
+    /// The vault's folder
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+    /// Keep the version at this path in the vault; may be given more than once
+    #[arg(long, value_name = "PATH")]
+    pub keep: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
     /// Its password.
     #[command(flatten)]
     pub password: PasswordArgs,

@@ -101,7 +101,8 @@ that deletes something: that takes away what those before it would have brought.
 its content is looked for in that store then.
 
 A MANIFEST that is a folder of outputs, with a slash at its end, means what a job's tasks left: of each task all that its last session \
-action wrote, put together in the order of time. It may be that of a job, of a step or of a task. If they have several roots, \
+action wrote, put together in the order in which the store got them. Names of their manifests are as for the official tools: step-…/…/…output…, or \
+anything that ends in _output. It may be that of a job, of a step or of a task. If they have several roots, \
 --asset-root says which.
 
 Where something else is in the place of a file, --conflict copy (as the official tools) leaves it, and the file comes as `name (1).ext`; \
@@ -116,13 +117,14 @@ Examples:
     Download(ManifestDownloadArgs),
     /// Compare the objects of a store, or of the cache, with their hashes
     #[command(after_long_help = "\
-With a manifest and --cas every object that it needs is fetched from the store, past the cache, and compared; what is missing or wrong is listed \
-with the files that need it. With --cas alone every object in Data/ of the store is fetched and compared with the hash that is its name, whoever \
+With a manifest every object that it needs is fetched from the store, past the cache, and compared; what is missing or wrong is listed \
+with the files that need it. The store is that of --cas, or the one in which a manifest with a URL lies. With --cas alone every object in Data/ of the store is fetched and compared with the hash that is its name, whoever \
 needs it; what has another name is only told. That lists the store, and fetches all of it. Without both, what is in the cache directory is \
 compared; --repair removes what is damaged there, which is fetched again when it is read. The exit code is 5 if something is wrong.
 
 Examples:
   adit manifest verify job.manifest --cas s3://bucket/Queue
+  adit manifest verify s3://bucket/Queue/Manifests/farm/queue/job.json
   adit manifest verify --cas /srv/store
   adit manifest verify --cache-dir /var/cache/adit --repair")]
     Verify(ManifestVerifyArgs),
@@ -290,7 +292,8 @@ const STORE: &str = "Content of a manifest";
 /// Where content lies, for verbs that keep none of it.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ContentArgs {
-    /// Where the content of a manifest's files lies, the folder above Data/: s3://BUCKET/PREFIX, davs://HOST/PATH (WebDAV), or a folder of this machine
+    /// Where the content of a manifest's files lies, the folder above Data/: s3://BUCKET/PREFIX, davs://HOST/PATH (WebDAV), or a folder of this
+    /// machine [default: the store of a manifest that is named by its URL]
     #[arg(long, value_name = "URL", value_hint = ValueHint::AnyPath, help_heading = STORE)]
     pub cas: Option<OsString>,
     /// How the store is talked to.
@@ -332,6 +335,9 @@ pub struct StoreArgs {
     /// Send requests without credentials, to a public bucket or server
     #[arg(long, help_heading = STORE)]
     pub no_sign_request: bool,
+    /// Pay for the requests to a bucket whose requester pays
+    #[arg(long, help_heading = STORE)]
+    pub request_payer: bool,
     /// The user of a server on WebDAV [default: ADIT_WEBDAV_USER, or a token in ADIT_WEBDAV_TOKEN]
     #[arg(long, value_name = "NAME", help_heading = STORE)]
     pub webdav_user: Option<String>,
@@ -341,9 +347,13 @@ pub struct StoreArgs {
     /// Longest time to a connection [default: 5s]
     #[arg(long, value_name = "DURATION", value_parser = units::duration, help_heading = STORE)]
     pub connect_timeout: Option<Duration>,
-    /// Longest time without an answer, before a request is sent again; after three times that, what waits for it fails [default: 20s]
+    /// Longest time without an answer, before a request is sent again [default: 20s]
     #[arg(long, value_name = "DURATION", value_parser = units::duration, help_heading = STORE)]
     pub request_timeout: Option<Duration>,
+    /// How long a store that hangs, fails or cannot be reached is tried before what waits for it fails [default: 60s, or three times
+    /// --request-timeout]; AWS_MAX_ATTEMPTS, and max_attempts and retry_mode of the profile, limit the number of tries
+    #[arg(long, value_name = "DURATION", value_parser = units::duration, help_heading = STORE)]
+    pub store_timeout: Option<Duration>,
     /// How much goes at a time.
     #[command(flatten)]
     pub transfer: TransferArgs,
@@ -381,10 +391,12 @@ impl CasArgs {
                 profile: of.profile.or(or.profile),
                 path_style: of.path_style || or.path_style,
                 no_sign_request: of.no_sign_request || or.no_sign_request,
+                request_payer: of.request_payer || or.request_payer,
                 webdav_user: of.webdav_user.or(or.webdav_user),
                 webdav_password_file: of.webdav_password_file.or(or.webdav_password_file),
                 connect_timeout: of.connect_timeout.or(or.connect_timeout),
                 request_timeout: of.request_timeout.or(or.request_timeout),
+                store_timeout: of.store_timeout.or(or.store_timeout),
                 transfer: TransferArgs {
                     requests: of.transfer.requests.or(or.transfer.requests),
                     part_size: of.transfer.part_size.or(or.transfer.part_size),

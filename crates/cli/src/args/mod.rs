@@ -37,7 +37,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<LowArgs, clap::
     let called_as = args.first().and_then(|name| Path::new(name).file_name());
     match called_as.and_then(OsStr::to_str) {
         Some(MOUNT_HELPER_NAME) => args = as_mount(args),
-        Some(worker::VFS_NAME) => args = worker::vfs_as_mount(args)?,
+        Some(worker::VFS_NAME) => args = worker::vfs_as_mount(args, std::env::var_os(worker::CACHE_VARIABLE))?,
         Some(worker::FUSERMOUNT_NAME) => args = worker::fusermount_as_verb(args),
         _ => {}
     }

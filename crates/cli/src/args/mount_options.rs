@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use adit_core::cgroup;
 use adit_manifest::cache::CacheOptions;
 use adit_mount::options::{Applied, MountOptions};
 use adit_volume::volume::Durability;
@@ -22,6 +23,14 @@ use crate::secrets::Origin;
 pub const MEMORY_DEFAULT_BYTES: u64 = 256 << 20;
 /// Less than this cannot hold the buffers of one mount.
 pub const MEMORY_MIN_BYTES: u64 = 24 << 20;
+/// The part of a control group's memory that the process of a mount takes by itself: what the kernel holds of what was written takes some, and the mount's users.
+const MEMORY_SHARE: u64 = 4;
+
+/// Most memory that a mount takes, in bytes, where nothing was said: less than the usual in a control group with little.
+pub fn memory_default_bytes(limit_bytes: Option<u64>) -> u64 {
+    let most = |limit: u64| (limit / MEMORY_SHARE).clamp(MEMORY_MIN_BYTES, MEMORY_DEFAULT_BYTES);
+    limit_bytes.map_or(MEMORY_DEFAULT_BYTES, most)
+}
 /// What part of its memory the blocks of its cache may have at most. An object of one block is fetched into memory as a whole, some 80 at a
 /// time.
 const BLOCK_SHARE: u64 = 128;
@@ -132,7 +141,7 @@ impl MountRequest {
             exclusive: false,
             nonempty: false,
             rw: false,
-            memory_bytes: MEMORY_DEFAULT_BYTES,
+            memory_bytes: memory_default_bytes(cgroup::memory_limit_bytes()),
             idle: None,
             foreground: false,
             fake: args.fake,
@@ -292,12 +301,14 @@ impl MountRequest {
             }
             ("path_style" | "path-style", None) => self.cas.store.path_style = true,
             ("no_sign_request" | "no-sign-request", None) => self.cas.store.no_sign_request = true,
+            ("request_payer" | "request-payer", None) => self.cas.store.request_payer = true,
             ("webdav_user" | "webdav-user", Some(_)) => self.cas.store.webdav_user = Some(name_of(text, option)?),
             ("webdav_password_file" | "webdav-password-file", Some(file)) => {
                 self.cas.store.webdav_password_file = Some(file.into());
             }
             ("connect_timeout" | "connect-timeout", Some(_)) => self.cas.store.connect_timeout = Some(duration()?),
             ("request_timeout" | "request-timeout", Some(_)) => self.cas.store.request_timeout = Some(duration()?),
+            ("store_timeout" | "store-timeout", Some(_)) => self.cas.store.store_timeout = Some(duration()?),
             ("requests", Some(_)) => {
                 self.cas.store.transfer.requests = Some(units::requests(text.unwrap_or("")).map_err(bad)?);
             }
@@ -330,6 +341,13 @@ impl MountRequest {
         self.rw |= option == "rw";
         match applied {
             Applied::Taken | Applied::Ignored => Ok(()),
+            Applied::Noted(note) => {
+                crate::open::remark(&format!("-o {shown}: {note}"));
+                Ok(())
+            }
+            Applied::Refused(reason) => {
+                Err(Failure::usage(format!("-o {shown}: {reason}")).hint("leave the option out"))
+            }
             Applied::Unknown if sloppy => Ok(()),
             Applied::Unknown => {
                 Err(Failure::usage(format!("-o {shown}: no such option")).hint("see `adit mount --help`"))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 
-use super::mount_options::{MEMORY_DEFAULT_BYTES, MountRequest, Part};
+use super::mount_options::{MEMORY_DEFAULT_BYTES, MEMORY_MIN_BYTES, MountRequest, Part, memory_default_bytes};
 use super::*;
 use crate::exit_code::Code;
 
@@ -41,6 +41,8 @@ fn the_store_of_a_manifest_is_named_by_flags_and_options() {
         "--no-sign-request",
         "--connect-timeout=1s",
         "--request-timeout=2s",
+        "--store-timeout=9s",
+        "--request-payer",
         "--cache-dir=d",
         "--webdav-user=u",
         "--webdav-password-file=f",
@@ -51,7 +53,7 @@ fn the_store_of_a_manifest_is_named_by_flags_and_options() {
     ];
     let flags = of(&[&flags[..], &more[..]].concat()).unwrap();
     let options = "cas=s3://x,cache_size=1G,strict,verify_first=2M,endpoint_url=http://h,region=r,profile=p,path_style,no_sign_request,\
-                   connect_timeout=1s,request_timeout=2s,cache_dir=d,webdav_user=u,webdav_password_file=f,requests=9,part_size=16M,parts=2,\
+                   connect_timeout=1s,request_timeout=2s,store_timeout=9s,request_payer,cache_dir=d,webdav_user=u,webdav_password_file=f,requests=9,part_size=16M,parts=2,\
                    cache_block=2M";
     assert_eq!(format!("{:?}", of(&["-o", options]).unwrap()), format!("{flags:?}"));
     assert_eq!(of(&["--cas=a", "-o", "cas=b"]).unwrap().cas.as_deref(), Some(OsStr::new("a")), "the flag wins");
@@ -91,7 +93,8 @@ fn blocks_of_a_cache_are_a_small_part_of_the_memory() {
 fn a_mount_has_safe_defaults() {
     let request = mount(&["adit", "mount", "v", "m"]).unwrap();
     assert!(!request.options.allow_other && !request.options.read_only && !request.exclusive && !request.foreground);
-    assert_eq!((request.memory_bytes, request.idle), (MEMORY_DEFAULT_BYTES, None));
+    let default_bytes = memory_default_bytes(adit_core::cgroup::memory_limit_bytes());
+    assert_eq!((request.memory_bytes, request.idle), (default_bytes, None));
     assert_eq!((request.options.source.as_str(), request.options.kind.as_str()), ("v", "vault"));
     assert_eq!(request.password, Origin::Ask);
 }
@@ -215,6 +218,16 @@ fn a_worker_calls_its_program() {
     let request = of(&["--cachedir=/s/c", "-o", "cache_dir=/var/c,strict"]);
     assert_eq!(request.cas.cache_dir.as_deref(), Some(Path::new("/var/c")));
     assert!(request.cas.strict && request.upper_dir.as_deref() == Some(Path::new("/s/c")));
+    // A variable of the worker's machine goes before the folder of the session, for what is fetched.
+    let shared = |cache: &str| {
+        let line = [&line[..], &more[..], &["--cachedir=/s/c"]].concat().into_iter().map(OsString::from).collect();
+        let line = worker::vfs_as_mount(line, Some(cache.into())).unwrap();
+        let request = mount(&line.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>()).unwrap();
+        (request.cas.cache_dir.unwrap(), request.upper_dir.unwrap())
+    };
+    let of_session = Path::new("/s/c").to_owned();
+    assert_eq!(shared("/var/vfs"), (Path::new("/var/vfs").to_owned(), of_session.clone()));
+    assert_eq!(shared("on"), (of_session.clone(), of_session), "no path from the root");
     for bad in ["--casprefix=Queue", "--casprefix=MyData", "--nonsense"] {
         assert!(parsed(&[&line[..], &["--manifest=m", bad]].concat()).is_err(), "{bad}");
     }
@@ -305,4 +318,11 @@ fn the_readme_has_the_table_of_exit_codes() {
     }
     let readme = readme.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(readme.contains(&crate::exit_code::of_several()), "the rule for several failures");
+}
+
+#[test]
+fn a_control_group_with_little_memory_gets_a_mount_with_little() {
+    let of = |mib: u64| memory_default_bytes(Some(mib << 20)) >> 20;
+    assert_eq!(memory_default_bytes(None), MEMORY_DEFAULT_BYTES);
+    assert_eq!((of(8), of(64), of(256), of(1024), of(1 << 20)), (MEMORY_MIN_BYTES >> 20, 24, 64, 256, 256));
 }

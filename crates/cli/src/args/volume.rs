@@ -239,6 +239,9 @@ It is one step, also after a power cut: either nothing or all of it has happened
 that is mounted stays mounted, and whoever works there goes on; while a file is open that would change, it is refused (exit \
 code 7). What an overlay holds is set back as a whole only, without a path.
 
+What changes has the time of change of the restore, so that incremental backups see it, and the time of modification that it had in the \
+snapshot. With --touch that is now as well, and `make` and `ninja` build what depends on it.
+
 With a path, nothing changes under any other name. A file there that has a further name elsewhere, and was changed since, is one of \
 its own then: a line names each.
 
@@ -313,6 +316,9 @@ pub struct SnapshotRestoreArgs {
     pub name: String,
     /// A folder or file in it [default: everything]
     pub path: Option<OsString>,
+    /// Let what changes be modified now, as after `git checkout`
+    #[arg(long)]
+    pub touch: bool,
     /// Do not ask
     #[arg(short, long)]
     pub yes: bool,

@@ -15,6 +15,8 @@ pub const VFS_NAME: &str = "deadline_vfs";
 pub const FUSERMOUNT_NAME: &str = "fusermount3";
 /// The folder of the session that newer workers name with `--cachedir`.
 const CACHE_DIR: &str = ".vfs_object_cache";
+/// The variable with which the machine of a worker names another one for what is fetched, which sessions share.
+pub const CACHE_VARIABLE: &str = "DEADLINE_VFS_CACHE";
 /// The folder of the session in which workers look for the log when a mount fails, and its name there.
 const LOGS_DIR: &str = ".vfs_logs";
 const LOG_NAME: &str = "vfs_log.txt";
@@ -30,6 +32,9 @@ Workers look for it in /opt/deadline_vfs, or where the variable DEADLINE_VFS_PAT
 library calls: scripts/production/al2/run_deadline_vfs_al2.sh, bin/deadline_vfs and link/fusermount3. Each job session is then an overlay \
 on its manifest: inputs are fetched when they are read, and what a task writes is in files below the mountpoint, where the worker looks \
 for outputs. It lies in the session's folder and goes with it.
+
+Fetched content is kept there as well, or in the folder that DEADLINE_VFS_CACHE of the worker's environment names, or cache_dir of OPT, which \
+sessions then share.
 
 The program is linked, so that it is updated with adit; --copy puts a copy there. Jobs run as other users, who must be able to run it, and \
 to mount: /etc/fuse.conf needs the line `user_allow_other`.
@@ -106,17 +111,25 @@ struct VfsArgs {
     cache_dir: Option<PathBuf>,
 }
 
-/// The line of `deadline_vfs` as one of `adit mount`.
+/// The line of `deadline_vfs` as one of `adit mount`; `cache` is the value of [`CACHE_VARIABLE`].
 ///
 /// # Errors
 /// What clap says; that the prefix is none of the official layout.
-pub fn vfs_as_mount(args: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
+pub fn vfs_as_mount(args: Vec<OsString>, cache: Option<OsString>) -> Result<Vec<OsString>, clap::Error> {
     let args = VfsArgs::try_parse_from(args)?;
     let Some(root) = root_of(&args.cas_prefix) else {
         let what = format!("--casprefix={}: it does not end in {DATA}, as the prefix of a queue does", args.cas_prefix);
         return Err(VfsArgs::command().error(ErrorKind::ValueValidation, what));
     };
-    let cache_dir = args.cache_dir.unwrap_or_else(|| CACHE_DIR.into());
+    let upper_dir = args.cache_dir.unwrap_or_else(|| CACHE_DIR.into());
+    let shared = cache.filter(|cache| !cache.is_empty()).map(PathBuf::from);
+    if let Some(odd) = shared.as_ref().filter(|cache| !cache.is_absolute()) {
+        crate::open::remark(&format!(
+            "{CACHE_VARIABLE}={}: passed over, for it is no path from the root",
+            odd.display()
+        ));
+    }
+    let cache_dir = shared.filter(|cache| cache.is_absolute()).unwrap_or_else(|| upper_dir.clone());
     let mut line: Vec<OsString> = vec!["adit".into(), "mount".into()];
     line.extend(args.foreground.then(|| "--foreground".into()));
     line.extend(args.debug.then(|| "--verbose".into()));
@@ -127,7 +140,7 @@ pub fn vfs_as_mount(args: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
     line.extend(region.into_iter().flat_map(|name| ["--region".into(), name.into()]));
     // As libfuse, which mounts on whatever is there. Those that were typed come later, and win.
     line.extend(["-o".into(), "nonempty".into()]);
-    line.extend(["-o".into(), option("cache_dir", &cache_dir), "-o".into(), option("upper_dir", &cache_dir)]);
+    line.extend(["-o".into(), option("cache_dir", &cache_dir), "-o".into(), option("upper_dir", &upper_dir)]);
     if Path::new(LOGS_DIR).is_dir() {
         line.extend(["-o".into(), option("log_file", &Path::new(LOGS_DIR).join(LOG_NAME))]);
     }

@@ -202,7 +202,7 @@ fn locked_memory() -> Check {
 
 fn dead_mounts() -> Check {
     const NAME: &str = "dead mounts";
-    let dead: Vec<String> = super::mounts::dead_mounts(&Registry::of_this_user().list())
+    let dead: Vec<String> = super::mounts::dead_mounts(&Registry::of_this_user().list_all())
         .into_iter()
         .map(|entry| MountError::Stale(entry.mountpoint).to_string())
         .collect();
@@ -218,7 +218,7 @@ fn silent_mounts() -> Check {
         .into_iter()
         .map(|mount| {
             let at = Path::new(&mount.mountpoint);
-            format!("{}: process {1} does not answer: {2}", at.display(), mount.pid, how_to_go_on(at, mount.pid))
+            format!("{}: {}", mount.silent(), how_to_go_on(at, Some(mount.process())))
         })
         .collect();
     match silent.is_empty() {

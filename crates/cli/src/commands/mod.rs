@@ -3,6 +3,7 @@
 pub mod browse;
 pub mod change;
 pub mod check;
+pub mod conflicts;
 pub mod diff;
 pub mod doctor;
 pub mod generate;

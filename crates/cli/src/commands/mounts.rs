@@ -3,6 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
+use adit_core::process::ProcessNumber;
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_mount::holders::Holder;
 use adit_mount::mountpoint::{self, MountEntry};
@@ -44,7 +45,7 @@ struct MountJson {
     /// All bytes of it, if there are such; see [`output::raw`].
     #[serde(skip_serializing_if = "Option::is_none")]
     mountpoint_raw: Option<Vec<u8>>,
-    /// The process that serves it; null if that is dead.
+    /// The process that serves it; null if that is dead, or lives in another pid namespace.
     pid: Option<u32>,
     /// Whether it refuses changes; null if nobody is left to tell.
     read_only: Option<bool>,
@@ -60,6 +61,8 @@ struct MountJson {
     answers: Option<bool>,
     /// Whether the file of its volume, or of its upper volume, was moved or removed meanwhile.
     file_missing: bool,
+    #[serde(skip)]
+    process: Option<ProcessNumber>,
     #[serde(skip)]
     started_secs: u64,
     #[serde(skip)]
@@ -136,7 +139,7 @@ fn kind_of_dead(entry: &MountEntry) -> &'static str {
 /// The living mounts of this user, oldest first, then the dead ones.
 fn every_mount() -> Vec<MountJson> {
     open::mounted::sweep();
-    let mut live = Registry::of_this_user().list();
+    let mut live = Registry::of_this_user().list_all();
     live.retain(|mount| !mount.hidden);
     let silent = silent_mounts(&live);
     let dead: Vec<MountJson> = dead_mounts(&live)
@@ -151,6 +154,7 @@ fn every_mount() -> Vec<MountJson> {
             upper_raw: None,
             mountpoint: entry.mountpoint.to_string_lossy().into_owned(),
             mountpoint_raw: output::raw(entry.mountpoint.as_os_str().as_bytes()),
+            process: None,
             pid: None,
             read_only: None,
             read_only_because: None,
@@ -184,7 +188,9 @@ fn every_mount() -> Vec<MountJson> {
             seen: places.iter().flatten().map(Place::of).collect(),
             places: places.unwrap_or_default(),
             answers: Some(!silent.contains(&mount)),
-            file_missing: live::is_file_missing(&mount),
+            file_missing: status["file_missing"] == true,
+            process: Some(mount.process()),
+            pid: mount.process().here(),
             source: mount.source,
             source_raw: mount.source_raw,
             kind: mount.kind,
@@ -194,7 +200,7 @@ fn every_mount() -> Vec<MountJson> {
             upper_raw: mount.upper_raw,
             mountpoint: mount.mountpoint,
             mountpoint_raw: mount.mountpoint_raw,
-            pid: Some(mount.pid),
+
             read_only: Some(mount.read_only || status["read_only"] == true),
             read_only_because: status["read_only_because"].as_str().map(str::to_owned),
             started: Some(output::iso_text(mount.started)),
@@ -223,19 +229,19 @@ pub fn mounts(args: &JsonArgs) -> Result<()> {
             Some(upper) => format!("{kind}, changes go to {}", printable(upper.as_bytes())),
             None => kind,
         };
-        let pid = mount.pid.unwrap_or(0);
+        let process = mount.process.map_or_else(String::new, |process| process.to_string());
         let how = if mount.read_only == Some(true) { "read-only" } else { "read-write" };
         let since = output::since_text(mount.started_secs);
         match mount.state {
             State::Mounted => {
-                out.line(format_args!("{source} on {mountpoint} ({kind}, {how}, process {pid}, since {since})"))?;
+                out.line(format_args!("{source} on {mountpoint} ({kind}, {how}, {process}, since {since})"))?;
             }
             State::Elsewhere => out.line(format_args!(
-                "{source} was on {mountpoint} ({kind}, {how}, process {pid}, since {since}; still mounted {})",
+                "{source} was on {mountpoint} ({kind}, {how}, {process}, since {since}; still mounted {})",
                 live::show_places(&mount.places)
             ))?,
             State::Detached => out.line(format_args!(
-                "{source} was on {mountpoint} ({kind}, {how}, process {pid}, since {since}; detached: it ends when its last \
+                "{source} was on {mountpoint} ({kind}, {how}, {process}, since {since}; detached: it ends when its last \
                  file is closed)"
             ))?,
             State::Dead => {
@@ -256,9 +262,9 @@ pub fn mounts(args: &JsonArgs) -> Result<()> {
             out.line(format_args!("  read-only: {}", printable(because.as_bytes())))?;
         }
         if mount.answers == Some(false) {
-            let what_to_do = how_to_go_on(mount.mountpoint.as_ref(), pid);
+            let what_to_do = how_to_go_on(mount.mountpoint.as_ref(), mount.process);
             let what_to_do = printable(what_to_do.as_bytes());
-            out.line(format_args!("  process {pid} does not answer: {what_to_do}"))?;
+            out.line(format_args!("  {process} does not answer: {what_to_do}"))?;
         }
     }
     out.finish()
@@ -292,7 +298,7 @@ pub fn status(args: &StatusArgs) -> Result<()> {
         return super::state::states(args);
     }
     let registry = Registry::of_this_user();
-    let mount = registry.find(&args.mountpoint).map_err(|e| answered(&e))?;
+    let mount = registry.find_around(&args.mountpoint).map_err(|e| answered(&e))?;
     let mut status = registry.call_entry(&mount, "status", &Value::Null).map_err(|e| answered(&e))?;
     let raw = [("source", &mount.source_raw), ("upper", &mount.upper_raw), ("mountpoint", &mount.mountpoint_raw)];
     for (field, raw) in raw {
@@ -300,10 +306,15 @@ pub fn status(args: &StatusArgs) -> Result<()> {
             status[format!("{field}_raw")] = raw.as_slice().into();
         }
     }
-    status["file_missing"] = live::is_file_missing(&mount).into();
-    let places = if status["state"] == "detached" { sightings::of(&mount.device).seen } else { Vec::new() };
+    status["pid"] = mount.process().here().into();
+    let places = match status["state"] == "detached" {
+        true => sightings::of(&mount.device).seen,
+        false => sightings::here(&mount.device).into_iter().filter(|seen| seen.place != mount.place()).collect(),
+    };
     if !places.is_empty() {
-        status["state"] = "elsewhere".into();
+        if status["state"] == "detached" {
+            status["state"] = "elsewhere".into();
+        }
         status["seen"] = match args.json {
             true => json!(places.iter().map(Place::of).collect::<Vec<_>>()),
             false => live::show_places(&places).into(),
@@ -324,7 +335,13 @@ pub fn status(args: &StatusArgs) -> Result<()> {
         if let Some(started) = status["started"].as_str() {
             status["started"] = output::iso_for_people(started).into();
         }
+        let errors = status.as_object_mut().and_then(|status| status.remove("errors")).unwrap_or_default();
         output::human(&mut out, &status, 0)?;
+        for error in errors.as_array().into_iter().flatten() {
+            let text = |key: &str| error[key].as_str().unwrap_or_default();
+            let often = if error["count"] == 1 { String::new() } else { format!(" ({} times)", error["count"]) };
+            out.line(format_args!("error{often}: {}: {}", text("op"), output::printable(text("error").as_bytes())))?;
+        }
     }
     out.finish()
 }

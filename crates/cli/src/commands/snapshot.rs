@@ -158,7 +158,8 @@ fn restore(args: &SnapshotRestoreArgs, global: &GlobalArgs) -> Result<()> {
         // The command itself is not to be what keeps a folder there in use. All paths are absolute by now.
         std::env::set_current_dir("/").map_err(|e| Failure::io("/", &e))?;
     }
-    let mut done = named.ask(&Asked::Restore { branch: branch.clone(), name: args.name.clone(), path })?;
+    let mut done =
+        named.ask(&Asked::Restore { branch: branch.clone(), name: args.name.clone(), path, touch: args.touch })?;
     if !global.quiet {
         for separated in done["separated"].as_array().into_iter().flatten() {
             let path = printable(separated["path"].as_str().unwrap_or_default().as_bytes());
@@ -172,6 +173,12 @@ fn restore(args: &SnapshotRestoreArgs, global: &GlobalArgs) -> Result<()> {
             Some(count) if count > 0 => eprintln!("adit: {}: so are {count} more", named.subject),
             _ => {}
         }
+    }
+    if done["unannounced"].as_u64().is_some_and(|count| count > 0) && !global.quiet {
+        eprintln!(
+            "adit: {}: programs that watch folders there (inotify) may not have heard of all changes: have them look again",
+            named.subject
+        );
     }
     if !args.json {
         return Ok(());

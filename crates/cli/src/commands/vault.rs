@@ -1,4 +1,4 @@
-//! `vault init|info|passwd|check`.
+//! `vault init|info|passwd|check|conflicts`.
 
 use std::path::Path;
 
@@ -21,6 +21,7 @@ pub fn vault(command: &VaultCommand, global: &GlobalArgs) -> Result<()> {
         VaultCommand::Info(args) => info(args),
         VaultCommand::Passwd(args) => passwd(args, global),
         VaultCommand::Check(args) => super::check::check(args, global),
+        VaultCommand::Conflicts(args) => super::conflicts::conflicts(args, global),
     }
 }
 

@@ -19,7 +19,7 @@ use adit_manifest::cas::{DataKeys, ObjectDocument, ObjectSource};
 use adit_manifest::format::{Body, ContentHash, FormatError, Manifest};
 use adit_manifest::store::{Building, Identity, ManifestStore, Segments, SegmentsOptions, StoreOptions};
 use adit_media::KeptFolder;
-use adit_media::objects::{FolderObjects, ObjectsOptions, Owner, open_objects_for};
+use adit_media::objects::{FolderObjects, Notice, ObjectsOptions, Owner, open_objects_for};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -176,8 +176,9 @@ pub fn expect_answers(file: &Path, args: &CasArgs, store: &ManifestStore, has_ch
     let mut hashes = nodes.filter_map(|id| store.segment().hash(id).ok().flatten()).map(ContentHash).peekable();
     // Nothing is missed where there should be nothing.
     let has_content = hashes.peek().is_some();
+    let can_do_without = has_changes || store.has_cached(FIRST_NODES);
     let (is_another, failure) = if is_url(place) {
-        match asked(cas, &args.store, hashes, lies_in(file, cas)) {
+        match asked(cas, (&args.store, can_do_without), hashes, lies_in(file, cas)) {
             Ok(Answer::NoStore) if has_content => (true, no_object(cas)),
             Ok(_) => return Ok(()),
             Err(failure) => (false, failure),
@@ -189,7 +190,8 @@ pub fn expect_answers(file: &Path, args: &CasArgs, store: &ManifestStore, has_ch
         }
     };
     let is_away = if is_url(place) { failure.code() == Code::Network } else { !is_another };
-    if !is_another && !(is_away && (has_changes || store.has_cached(FIRST_NODES))) {
+    let is_mounted = is_another || (is_away && can_do_without);
+    if !is_mounted {
         return Err(failure);
     }
     let goes_on = "it is mounted all the same: what is in the cache can be read, and for the rest it is asked again";
@@ -205,16 +207,16 @@ enum Answer {
     NoStore,
 }
 
-/// What a server says to who asks for one of these objects, and for any. `knows_store` is for who has read something else there.
+/// The answer of a server to a caller that asks for one of these objects, and for any. `knows_store` says that something else was read there; a caller that
+/// can do without an answer does not wait for long.
 fn asked(
     cas: &OsStr,
-    args: &StoreArgs,
+    (args, can_do_without): (&StoreArgs, bool),
     hashes: impl Iterator<Item = ContentHash>,
     knows_store: bool,
 ) -> Result<Answer> {
     let failed = |e: FsError| Failure::fs(cas.display(), &e);
-    // Somebody waits for the mount, which goes on without it.
-    let objects = hurried(cas, args)?;
+    let objects = if can_do_without { hurried(cas, args)? } else { objects(cas, args)? };
     match seen(&*objects, hashes, 1).map_err(failed)? {
         Seen::One => return Ok(Answer::Store),
         Seen::Withheld(e) => return if knows_store { Ok(Answer::Store) } else { Err(failed(e)) },
@@ -401,10 +403,12 @@ fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
         profile,
         path_style,
         no_sign_request,
+        request_payer,
         webdav_user,
         webdav_password_file,
         connect_timeout,
         request_timeout,
+        store_timeout,
         transfer,
     } = store;
     // It only reads.
@@ -420,9 +424,11 @@ fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
     pair("--webdav-password-file", webdav_password_file.clone().map(PathBuf::into_os_string));
     pair("--connect-timeout", duration(connect_timeout));
     pair("--request-timeout", duration(request_timeout));
+    pair("--store-timeout", duration(store_timeout));
     pair("--requests", requests.map(|count| count.to_string().into()));
     all.extend(path_style.then(|| "--path-style".into()));
     all.extend(no_sign_request.then(|| "--no-sign-request".into()));
+    all.extend(request_payer.then(|| "--request-payer".into()));
     Ok(all)
 }
 
@@ -595,7 +601,8 @@ fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32, uploads: Option<&
         return Ok(Arc::new(FolderObjects::open(Path::new(url)).map_err(failed)?));
     }
     let text = url.to_str().ok_or_else(|| Failure::usage(format!("{}: not a URL, which is text", url.display())))?;
-    for (name, given) in [("connect-timeout", args.connect_timeout), ("request-timeout", args.request_timeout)] {
+    let times = [args.connect_timeout, args.request_timeout, args.store_timeout];
+    for (name, given) in ["connect-timeout", "request-timeout", "store-timeout"].into_iter().zip(times) {
         if given.is_some_and(|time| time.is_zero()) {
             return Err(
                 Failure::usage(format!("--{name}: nothing answers within no time")).hint("leave it out, or say 20s")
@@ -609,6 +616,7 @@ fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32, uploads: Option<&
         profile: args.profile.clone(),
         path_style: args.path_style.then_some(true),
         anonymous: args.no_sign_request,
+        request_payer: args.request_payer,
         webdav_user: args.webdav_user.clone(),
         webdav_password_file: args.webdav_password_file.clone(),
         connect_timeout: args.connect_timeout.unwrap_or(defaults.connect_timeout),
@@ -627,7 +635,8 @@ fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32, uploads: Option<&
         return Err(Failure::usage(what)
             .hint(format!("{} are the most: make one of them smaller", show_size(PARTS_LEN_MAX_BYTES))));
     }
-    let owner = Owner { cancel: interrupt::calls().clone(), uploads: uploads.map(Path::to_owned) };
+    let notice = Notice(super::remark);
+    let owner = Owner { cancel: interrupt::calls().clone(), uploads: uploads.map(Path::to_owned), notice };
     open_objects_for(text, &options, &owner).map_err(failed)
 }
 
@@ -638,7 +647,7 @@ fn answer_timeout(args: &StoreArgs) -> Duration {
 
 /// Longest time of a call with all its tries.
 fn deadline(args: &StoreArgs) -> Duration {
-    answer_timeout(args).saturating_mul(TRIES_DEADLINE)
+    args.store_timeout.unwrap_or_else(|| answer_timeout(args).saturating_mul(TRIES_DEADLINE))
 }
 
 /// The folder of what was fetched, which is made if it is not there.

@@ -6,11 +6,11 @@
 //! both are killed is cleared by whoever looks next ([`sweep`]).
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufReader};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use adit_dir::DirStore;
 use adit_mount::control::{MountInfo, Registry};
@@ -71,7 +71,7 @@ pub fn reach(file: &Path, data: Option<&Path>, purpose: Purpose) -> Result<Reach
 /// The mount of the main branch by the process of `process`.
 fn main_of<'m>(mounts: &'m [MountInfo], process: &MountInfo) -> Option<&'m MountInfo> {
     mounts.iter().find(|mount| {
-        mount.pid == process.pid
+        mount.process() == process.process()
             && mount.kind == "volume"
             && mount.branch.as_deref() == Some(MAIN)
             && mount.is_attached()
@@ -136,10 +136,10 @@ impl Private {
     /// # Errors
     /// The host's, and what `mount` says.
     pub fn by(mount: impl FnOnce(&Path, &Path) -> Result<()>) -> Result<Private> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         sweep();
         let base = Registry::of_this_user().private_directory().map_err(|e| answered(&e))?;
-        let name = format!("{PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        // No number of a process: another one has the same in another pid namespace.
+        let name = format!("{PREFIX}{:016x}", RandomState::new().hash_one(file!()));
         let (dir, lock) = (base.join(&name), base.join(name).with_extension(LOCK));
         let failed = |path: &Path, e| Failure::io(path.display(), &e);
         let held = hold(&lock).map_err(|e| failed(&lock, e))?;
@@ -266,6 +266,8 @@ fn remove(dir: &Path, lock: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use adit_core::media::HostDir;
+use adit_core::process::ProcessNumber;
 use adit_core::{ErrorKind, FsError};
 use adit_media::HostDirectory;
 use adit_vault::{FolderLock, OpenOptions, RecoveryReport, StateDir, Unlocked, VaultStore, vault_id};
@@ -266,12 +267,12 @@ fn being_changed(dir: &Path, exclusive: bool) -> Failure {
 }
 
 /// The vault has users, some of which are known by their process.
-fn in_use(dir: &Path, pids: &[u32]) -> Failure {
-    let known: Vec<String> = pids.iter().filter(|&&pid| pid != 0).map(u32::to_string).collect();
+fn in_use(dir: &Path, users: &[Option<ProcessNumber>]) -> Failure {
+    let known: Vec<String> = users.iter().flatten().map(ProcessNumber::to_string).collect();
     let who = match known.len() {
         0 => "another process has it open".to_owned(),
-        1 => format!("process {} has it open", known.join("")),
-        _ => format!("processes {} have it open", known.join(", ")),
+        1 => format!("{} has it open", known.join("")),
+        _ => format!("{} have it open", known.join(", ")),
     };
     Failure::new(Code::Busy, format!("{}: {who}", dir.display()))
         .hint("end every mount of it (`adit mounts` lists yours) and every command that works in it, then try again")
@@ -320,7 +321,8 @@ fn slot(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose) -
         Ok(slot) => Ok(Some(slot)),
         Err(failure) if purpose != Purpose::WriteIfPossible => Err(failure.hint(NO_PLACE)),
         Err(failure) => {
-            remark(&format!("{}: read-only, for {NO_JOURNAL}: {}", dir.display(), failure.text()));
+            let why = failure.text();
+            remark(&format!("{}: read-only, for {NO_JOURNAL}: {why}; name one with --state-dir DIR", dir.display()));
             Ok(None)
         }
     }

@@ -43,7 +43,7 @@ impl Mount {
     /// What its process says of these inodes; null if it does not answer.
     fn ask(&self, inodes: &[Ino]) -> Value {
         // The store has a number of its own for its root, which may be any directory of the mount.
-        let root = self.store.identity().ino;
+        let root = self.store.identity().ino.unwrap_or(Ino::ROOT.0);
         let inodes = inodes.iter().map(|&ino| if ino == Ino::ROOT { root } else { ino.0 }).collect();
         let asked = Damaged { since: self.since, inodes };
         let args = serde_json::to_value(asked).unwrap_or_default();

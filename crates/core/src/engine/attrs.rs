@@ -165,7 +165,7 @@ impl Engine {
     /// Size and use of the store.
     pub fn statfs(&self) -> Result<StatFs> {
         self.counters.op(|o| &o.statfs);
-        self.store.statfs()
+        Ok(self.store.statfs()?.within(self.store.room_bytes()?))
     }
 
     /// Writes out what is buffered of `ino` and was born at or before `born_max`.

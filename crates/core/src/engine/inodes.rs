@@ -23,7 +23,7 @@ use parking_lot::{Mutex, MutexGuard};
 pub(super) use self::index::bytes_equal;
 use self::index::{Bucket, Index, Slot};
 use self::record::{Classes, Rare, Record, WORDS, fresh};
-use super::clock::Tick;
+use super::clock::{NEVER, Tick};
 use super::segments::{Place, Pool};
 use crate::error::{ErrorKind, FsError};
 use crate::memory::{Budget, Part};
@@ -374,7 +374,7 @@ impl InodeTable {
         }
         let record = held.record;
         held.shard.write(|| {
-            let kept = record.pack(attr, &self.classes);
+            let kept = may_keep(attr, expiry) && record.pack(attr, &self.classes);
             record.set_fresh(if kept { expiry } else { 0 }, latest);
         });
         let print = held.rare().print;
@@ -396,7 +396,7 @@ impl InodeTable {
         let changed = record.changed().wrapping_sub(since);
         let current = changed == 0 || changed > CHANGE_WINDOW;
         held.shard.write(|| {
-            let kept = current && record.pack(attr, &self.classes);
+            let kept = current && may_keep(attr, expiry) && record.pack(attr, &self.classes);
             record.set_fresh(if kept { expiry } else { 0 }, now);
         });
         held.note_print(if current { self.print_of(attr) } else { PRINT_OWN });
@@ -571,6 +571,12 @@ impl Shard {
         self.seq.store(seq.wrapping_add(2), Release);
         r
     }
+}
+
+/// Whether attributes may be kept. Where others change the store, those with set-id bits may not: whoever runs the file would be its owner after
+/// somebody else has overwritten it.
+fn may_keep(attr: &Attr, expiry: Tick) -> bool {
+    expiry == NEVER || attr.perm_without_set_id() == attr.perm
 }
 
 #[cfg(test)]

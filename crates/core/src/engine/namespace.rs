@@ -10,7 +10,6 @@ use super::dentries::Dentry;
 use super::inodes::Fill;
 use super::{Engine, Entry, Lookup};
 use crate::error::{ErrorKind, Result};
-use crate::media::Remains;
 use crate::store::{DirEntry, NewNode, Spelling};
 use crate::types::{Attr, Caller, FileName, Ino, Kind, RenameFlags};
 
@@ -330,9 +329,9 @@ impl Engine {
         self.store.readlink(ino)
     }
 
-    /// Removes a name that is not a directory. What is left to free is dropped by the caller, after its answer.
-    pub fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<Remains> {
-        self.remove(parent, name, || self.store.unlink_at_once(parent, name))
+    /// Removes a name that is not a directory.
+    pub fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
+        self.remove(parent, name, || self.store.unlink(parent, name))
     }
 
     /// Removes an empty directory.
@@ -342,7 +341,7 @@ impl Engine {
         removed
     }
 
-    fn remove<T>(&self, parent: Ino, name: FileName<'_>, remove: impl FnOnce() -> Result<T>) -> Result<T> {
+    fn remove(&self, parent: Ino, name: FileName<'_>, remove: impl FnOnce() -> Result<()>) -> Result<()> {
         self.counters.op(|o| &o.removes);
         self.check_writable("unlink")?;
         let target = self.target_of(parent, name);
@@ -350,7 +349,7 @@ impl Engine {
         let removed = remove();
         let mark = self.dir_changed(parent, before);
         match &removed {
-            Ok(_) => self.entry_changed(parent, name, None, mark),
+            Ok(()) => self.entry_changed(parent, name, None, mark),
             Err(_) => self.drop_name(parent, name),
         }
         if let Some(ino) = target {

@@ -28,9 +28,14 @@ impl Engine {
         self.change_xattr(ino, name, || self.store.set_xattr(ino, name, value, set))
     }
 
-    /// Removes an extended attribute; `NoAttribute` if there is none of that name.
+    /// Removes an extended attribute; `NoAttribute` if there is none of that name. An ACL that is not there is removed already, as on
+    /// every filesystem of the kernel: the permission bits are one.
     pub fn remove_xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<()> {
-        self.change_xattr(ino, name, || self.store.remove_xattr(ino, name))
+        let is_acl = matches!(name, XattrName::ACL_ACCESS | XattrName::ACL_DEFAULT);
+        self.change_xattr(ino, name, || match self.store.remove_xattr(ino, name) {
+            Err(e) if is_acl && e.kind() == ErrorKind::NoAttribute => Ok(()),
+            removed => removed,
+        })
     }
 
     fn change_xattr(&self, ino: Ino, name: XattrName<'_>, change: impl FnOnce() -> Result<()>) -> Result<()> {

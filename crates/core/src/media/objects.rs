@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::SystemTime;
 
 use crate::error::{ErrorKind, FsError, Result};
 
@@ -50,6 +51,8 @@ pub struct ObjectInfo {
     pub tag: Option<Tag>,
     /// User metadata, by lower-case name in byte order. Only [`Objects::head`] tells it.
     pub metadata: Vec<(String, String)>,
+    /// The time of its last change by the clock of the store, to a second in many. Only [`Objects::head`] tells it, if the store does.
+    pub modified: Option<SystemTime>,
 }
 
 /// What [`Objects::read_at`] found.
@@ -215,7 +218,7 @@ impl fmt::Display for Withheld {
         write!(
             f,
             "{answer}: it is missing, or not allowed (to credentials that may not list the bucket the store does not say which); \
-             check which credentials are used, and what they may do"
+             check which credentials are used, and what they may do; a bucket whose requester pays wants --request-payer"
         )
     }
 }

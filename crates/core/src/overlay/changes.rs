@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use super::copy_up::Looks;
+use super::find::Beside;
 use super::layer::Held;
 use super::names_below::{Failed, Linked, names_below};
 use super::record::{Extent, Origin, Own, shown};
@@ -270,20 +271,29 @@ impl Shared {
             None => None,
         };
         let (path, lower_path) = (child(&dir.path, name), dir.lower_path.as_ref().map(|path| child(path, name)));
-        let beneath_ino = beneath.as_ref().map(|(attr, _)| attr.ino);
         let hides = beneath.as_ref().zip(lower_path.clone()).map(|((attr, _), path)| (path, Some(attr.kind)));
         if held.ino == self.layout.whiteout.ino {
             found.hidden.extend(hides);
             return Ok(None);
         }
         let kind = attr.kind;
-        let origin = self.origin(held.ino)?;
+        let origin = match self.origin(held.ino)? {
+            Some(origin) => {
+                let path = self.path_below(&origin.way)?;
+                Some((origin, path))
+            }
+            None => None,
+        };
         // What has several names below is told with the index; its names up here are new, unless one was given back.
         let linked = self.own_xattr(held.ino, Own::Links)?.is_some();
-        if linked && beneath_ino.is_some() && beneath_ino == origin.as_ref().map(|origin| origin.print.ino) {
+        let is_told = |(origin, path): &(Origin, Names)| {
+            let is_name = beneath.as_ref().is_some_and(|(attr, _)| self.lower.is_same(&origin.print, attr));
+            is_name || lower_path.as_ref() == Some(path)
+        };
+        if linked && origin.as_ref().is_some_and(is_told) {
             return Ok(None);
         }
-        let Some(origin) = origin.filter(|_| !linked) else {
+        let Some((origin, origin_path)) = origin.filter(|_| !linked) else {
             match hides {
                 Some((hidden, Some(Kind::File))) if kind == Kind::File && !linked => {
                     found.tell(&path, kind, Changed::Content);
@@ -297,7 +307,6 @@ impl Shared {
             let todo = Todo { upper: held, path, below: None, lower_path: None, opaque: false };
             return Ok((kind == Kind::Directory).then_some(todo));
         };
-        let origin_path = self.path_below(&origin.way)?;
         let in_place = lower_path.as_ref() == Some(&origin_path);
         let Some(below) = self.origin_below((&origin, &origin_path), beneath.filter(|_| in_place))? else {
             return self.look_at_orphan(held, (path, kind), (origin_path, hides), found);
@@ -353,18 +362,41 @@ impl Shared {
             Some(found) => Some(found),
             None => self.at_path_below(path)?,
         };
-        Ok(found.filter(|(attr, _)| origin.print.matches(attr)).map(|(_, held)| held))
+        Ok(found.filter(|(attr, _)| self.lower.is_same(&origin.print, attr)).map(|(_, held)| held))
     }
 
     /// What the lower has at a path.
-    fn at_path_below(&self, path: &Names) -> Result<Option<(Attr, Held)>> {
-        let (mut at, mut attr) = (self.lower.root(), None);
-        for name in path {
-            let Some((found, held)) = self.find_below(&at, name)? else { return Ok(None) };
-            (attr, at) = (Some(found), held);
+    pub(super) fn at_path_below(&self, path: &[Vec<u8>]) -> Result<Option<(Attr, Held)>> {
+        let root = self.lower.root();
+        if path.is_empty() {
+            return Ok(Some((self.lower.store.getattr(Ino::ROOT)?, root)));
         }
-        let attr = attr.map_or_else(|| self.lower.store.getattr(Ino::ROOT), Ok)?;
-        Ok(Some((attr, at)))
+        self.find_in(&root, path)
+    }
+
+    /// What `names`, of which there is one at least, lead to from a directory of the lower.
+    fn find_in(&self, dir: &Held, names: &[Vec<u8>]) -> Result<Option<(Attr, Held)>> {
+        let mut found: Option<(Attr, Held)> = None;
+        for (at, name) in names.iter().enumerate() {
+            let dir = match &found {
+                Some((_, dir)) => dir,
+                None if at == 0 => dir,
+                None => return Ok(None),
+            };
+            found = self.find_below(dir, name)?;
+        }
+        Ok(found)
+    }
+
+    /// What the lower has at an origin's path, which is not looked for from the root if it is in a directory that is known.
+    pub(super) fn at_origin(&self, origin: &Origin, beside: Option<&Beside<'_>>) -> Result<Option<(Attr, Held)>> {
+        if let Some(dir) = beside
+            && let Some(names) = self.names_from(&dir.way, &origin.way)?.filter(|names| !names.is_empty())
+        {
+            // A step or so, where the whole path would be walked for each directory of a deep tree.
+            return self.find_in(dir.held, &names);
+        }
+        self.at_path_below(&self.path_below(&origin.way)?)
     }
 
     /// The object of the lower that an origin is about.
@@ -392,7 +424,7 @@ impl Shared {
             };
             if let Some(what) = self.compare(held.ino, &attr, &below)? {
                 let count = self.lower.store.getattr(below.ino)?.nlink;
-                changed.insert(origin.print.ino, (Linked { count, near }, attr.kind, what));
+                changed.insert(below.ino, (Linked { count, near }, attr.kind, what));
             }
         }
         let wanted = changed.iter().map(|(&ino, (linked, ..))| (ino, linked.clone())).collect();

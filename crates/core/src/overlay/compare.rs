@@ -248,8 +248,9 @@ impl Pair<'_> {
             (None, None) => false,
         };
         if touched {
-            let count = of.lower.store.getattr(of.follow(&origin)?.ino)?.nlink;
-            places.linked.insert(origin.print.ino, Linked { count, near: of.path_below(&origin.way)? });
+            let below = of.follow(&origin)?;
+            let count = of.lower.store.getattr(below.ino)?.nlink;
+            places.linked.insert(below.ino, Linked { count, near: of.path_below(&origin.way)? });
         }
         Ok(())
     }

@@ -1,19 +1,21 @@
 //! Copying an object of the lower up: its attributes, not its content.
 //!
 //! All that is to be read from the lower is read first, into a [`Plan`]; the transaction only writes. The copy is made in the
-//! index, where nothing is inherited from a directory, and renamed to where it belongs within the same transaction.
+//! index, where nothing is inherited from a directory, and renamed to where it belongs within the same transaction: the place at which
+//! it was found. A copy of what has several names in the lower is in the index as well, where the other names find it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::content::times_of;
 use super::layer::Learning;
-use super::node::Node;
+use super::node::{Node, Place};
 use super::record::{self, Extent, Fingerprint, Origin, Own};
 use super::{OWN, Purpose, Shared, name_of};
-use crate::error::{ErrorKind, Result};
+use crate::error::{ErrorKind, FsError, Result};
 use crate::store::{NewNode, Store};
-use crate::transaction::Transaction;
-use crate::types::{Attr, Ino, Kind, RenameFlags, SetAttr, SetTime, XattrName, XattrSet};
+use crate::transaction::{Transaction, Transactional};
+use crate::types::{Attr, Ino, Kind, RenameFlags, SetAttr, XattrName, XattrSet};
 
 /// What a copy is called until it is where it belongs.
 const COPY: &[u8] = b"copy";
@@ -29,11 +31,9 @@ pub(super) struct Looks {
 pub(super) struct Plan {
     looks: Looks,
     origin: Vec<u8>,
-}
-
-fn times_of(attr: &Attr) -> SetAttr {
-    let (atime, mtime) = (Some(SetTime::At(attr.atime)), Some(SetTime::At(attr.mtime)));
-    SetAttr { atime, mtime, ..SetAttr::default() }
+    /// Where it was found, and is copied to.
+    place: Place,
+    index_name: String,
 }
 
 impl Looks {
@@ -52,6 +52,22 @@ impl Looks {
             }
         }
         Ok(Looks { attr, xattrs, target })
+    }
+
+    /// A copy with its attributes is one transaction of the upper, or a crash would leave half of it: refuses more than one takes.
+    pub fn check_len(&self, upper: &dyn Transactional) -> Result<()> {
+        /// What a transaction with a copy has besides, in bytes: the records of the overlay, names, inodes.
+        const REST_BYTES: u64 = 64 << 10;
+        let len: u64 = self.xattrs.iter().map(|(name, value)| 64 + (name.len() + value.len()) as u64).sum();
+        let most = upper.transaction_len_max_bytes().saturating_sub(REST_BYTES);
+        if len <= most {
+            return Ok(());
+        }
+        let why = format!(
+            "its extended attributes take {len} bytes, and the upper volume takes {most} at once: remove some in the layer \
+             below, or use an upper of a larger capacity"
+        );
+        Err(FsError::new(ErrorKind::NoSpace).because(why))
     }
 
     /// Gives them to an inode that has none of its own. What the upper does not take is an error.
@@ -96,6 +112,11 @@ impl Plan {
     pub fn attr(&self) -> &Attr {
         &self.looks.attr
     }
+
+    /// The name that the copy has in the index, if it has one.
+    pub fn index_name(&self) -> &str {
+        &self.index_name
+    }
 }
 
 /// Runs `work`, which adds or removes names of `dir` that nobody sees, and gives `dir` its times back.
@@ -117,39 +138,54 @@ impl Shared {
     pub fn plan(&self, node: &Node, purpose: Purpose) -> Result<Plan> {
         let looks = Looks::of(&*self.lower.store, self.below(node)?.held.ino).map_err(|e| self.of_below(node, e))?;
         self.check_below(node)?;
-        let way = self.note_way(node, purpose)?;
-        let origin = Origin { print: Fingerprint::of(&looks.attr), opaque: false, way }.encode();
-        Ok(Plan { looks, origin })
+        looks.check_len(&*self.joined).map_err(|e| e.on("copy up", format!("inode {}", node.ino.0)))?;
+        let place = node.place().ok_or(ErrorKind::Stale)?;
+        let way = self.note_way(&place, purpose)?;
+        let print = Fingerprint::of(&looks.attr);
+        let origin = Origin { print, opaque: false, way }.encode();
+        Ok(Plan { looks, origin, place, index_name: record::index_name(&print) })
     }
 
-    /// Copies `node` up, under the name at which it was found; one of several names into the index; without a name if it
-    /// has none. Hold the names alone; the directory has its copy.
+    /// Copies `node` up, under the name at which it was found; without a name if it has none any more. Hold the names alone; the directory
+    /// has its copy.
     pub fn copy(&self, tx: &mut dyn Transaction, node: &Node, plan: &Plan) -> Result<Ino> {
+        if node.state().removed {
+            return self.copy_nameless(tx, node, plan);
+        }
+        let dir = plan.place.dir.upper().ok_or(ErrorKind::Stale)?;
+        let upper = self.make_copy(tx, node, plan)?;
+        let (index, copy, name) = (self.layout.index.ino, name_of(COPY)?, name_of(&plan.place.name)?);
+        unseen(tx, dir, |tx| tx.rename(index, copy, dir, name, RenameFlags::NOREPLACE))?;
+        Ok(upper)
+    }
+
+    /// As [`Shared::copy`], of what loses the name at which it was found.
+    pub fn copy_nameless(&self, tx: &mut dyn Transaction, node: &Node, plan: &Plan) -> Result<Ino> {
+        let upper = self.make_copy(tx, node, plan)?;
         let (index, copy) = (self.layout.index.ino, name_of(COPY)?);
-        let upper = plan.looks.make(tx, index)?;
-        tx.set_xattr(upper, Own::Origin.name(), &plan.origin, XattrSet::Create)?;
-        let (removed, place) = {
-            let state = node.state();
-            (state.removed, state.place.clone())
-        };
-        if node.linked {
-            tx.set_xattr(upper, Own::Links.name(), &record::encode_links(plan.attr().nlink), XattrSet::Create)?;
-            let name = Self::index_name(node.ino);
-            tx.rename(index, copy, index, name_of(name.as_bytes())?, RenameFlags::NOREPLACE)?;
-        } else if removed && node.is_directory() {
-            tx.rmdir(index, copy)?;
-        } else if removed {
-            tx.unlink(index, copy)?;
+        if node.is_directory() {
+            tx.rmdir(index, copy)?
         } else {
-            let place = place.ok_or(ErrorKind::Stale)?;
-            let dir = place.dir.upper().ok_or(ErrorKind::Stale)?;
-            unseen(tx, dir, |tx| tx.rename(index, copy, dir, name_of(&place.name)?, RenameFlags::NOREPLACE))?;
+            tx.unlink(index, copy)?
         }
         Ok(upper)
     }
 
+    fn make_copy(&self, tx: &mut dyn Transaction, node: &Node, plan: &Plan) -> Result<Ino> {
+        let index = self.layout.index.ino;
+        let upper = plan.looks.make(tx, index)?;
+        tx.set_xattr(upper, Own::Origin.name(), &plan.origin, XattrSet::Create)?;
+        if node.linked {
+            tx.set_xattr(upper, Own::Links.name(), &record::encode_links(plan.attr().nlink), XattrSet::Create)?;
+            tx.link(upper, index, name_of(plan.index_name.as_bytes())?)?;
+        }
+        // All of that changed its time of change, and nothing that is shown.
+        tx.setattr(upper, &times_of(plan.attr()))?;
+        Ok(upper)
+    }
+
     /// Notes that a transaction with [`Shared::copy`] was applied.
-    pub fn copied(&self, node: &Node, learning: &Learning<'_>, upper: Ino, plan: &Plan) {
+    pub fn copied(&self, node: &Arc<Node>, learning: &Learning<'_>, upper: Ino, plan: &Plan) {
         {
             let mut state = node.state();
             if node.linked {
@@ -160,7 +196,7 @@ impl Shared {
                 state.blocks = Some(plan.attr().blocks);
             }
         }
-        node.set_upper(self.upper.hold(learning, upper));
+        self.table.copied(node, self.upper.hold(learning, upper));
         self.counters.copied_up.fetch_add(1, Relaxed);
     }
 
@@ -172,7 +208,7 @@ impl Shared {
     ) -> Result<()> {
         if node.upper().is_none() {
             let plan = self.plan(node, Purpose::Change)?;
-            self.ensure_place(node)?;
+            self.ensure_place(node, &plan)?;
             let _names = self.names.write();
             if node.upper().is_none() {
                 let learning = self.upper.learning();
@@ -191,15 +227,8 @@ impl Shared {
     }
 
     /// Copies up the directory in which a copy of `node` would be made. Hold nothing.
-    pub fn ensure_place(&self, node: &Node) -> Result<()> {
-        let dir = {
-            let state = node.state();
-            if node.linked || state.removed {
-                return Ok(());
-            }
-            state.place.as_ref().map(|place| place.dir.clone())
-        };
-        dir.map_or(Ok(()), |dir| self.ensure_directory(&dir))
+    pub fn ensure_place(&self, node: &Node, plan: &Plan) -> Result<()> {
+        if node.state().removed { Ok(()) } else { self.ensure_directory(&plan.place.dir) }
     }
 
     /// Copies up a directory and those above it, each in a transaction that changes nothing that is shown. Hold nothing.

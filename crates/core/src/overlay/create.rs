@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::find::Above;
-use super::node::{Node, State};
+use super::node::{Identity, Node, State};
 use super::record::{Own, encode_links};
 use super::{Purpose, Shared, numbers, too_large};
 use crate::error::{ErrorKind, Result};
@@ -73,7 +73,8 @@ impl Shared {
     /// The node of what was made just now.
     fn made(&self, dir: &Arc<Node>, name: FileName<'_>, attr: &Attr, held: super::Held) -> Result<(Arc<Node>, Attr)> {
         let ino = numbers::of_upper(attr.ino).ok_or_else(|| too_large(attr.ino, "the upper layer"))?;
-        let node = self.table.get_or_make((ino, attr.kind, false), Some(held), None, State::default());
+        let identity = Identity { ino, kind: attr.kind, linked: false, from_lower: false };
+        let node = self.table.get_or_make(identity, Some(held), None, State::default()).ok_or(ErrorKind::Stale)?;
         node.found_at(dir, name.as_bytes());
         self.table.learn(&node);
         let attr = self.shown(&node, *attr);
@@ -110,7 +111,7 @@ impl Shared {
         }
         let plan = if node.upper().is_none() {
             let plan = self.plan(node, Purpose::Change)?;
-            self.ensure_place(node)?;
+            self.ensure_place(node, &plan)?;
             Some(plan)
         } else {
             None

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::changes::is_gone;
 use super::layer::Held;
-use super::node::{Below, Node, State};
-use super::record::{self, Extent, Fingerprint, Origin, Own, shown};
+use super::node::{Below, Identity, Node, State};
+use super::record::{self, Extent, Fingerprint, Origin, Own, Way, shown};
 use super::{Shared, name_of, numbers, too_large};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::Spelling;
@@ -16,6 +16,12 @@ pub(super) enum Above {
     Nothing,
     Whiteout,
     Entry(Attr, Held),
+}
+
+/// A directory of the lower, and where it lies. (Its way may have more names than one that is noted.)
+pub(super) struct Beside<'n> {
+    pub held: &'n Held,
+    pub way: Way,
 }
 
 /// What a name leads to.
@@ -66,7 +72,7 @@ impl Shared {
     pub fn merged_with<'n>(&self, dir: &'n Node) -> Result<Option<&'n Below>> {
         {
             let state = dir.state();
-            if state.removed || state.opaque || !dir.is_from_lower() {
+            if state.removed || state.opaque || !dir.from_lower {
                 return Ok(None);
             }
         }
@@ -83,45 +89,25 @@ impl Shared {
         }
         let upper = node.upper().ok_or(ErrorKind::Stale)?;
         let origin = self.origin(upper)?.ok_or(ErrorKind::Stale)?;
-        let told =
-            |tell: &dyn Fn(&[Vec<u8>]) -> FsError| self.path_below(&origin.way).map_or_else(|e| e, |path| tell(&path));
-        let stale = |difference: &str| {
-            told(&|path| {
-                log_once(node, || format!("{}: not what it was in the layer below: {difference}", shown(path)));
+        let stale = |difference: &str| match self.path_below(&origin.way) {
+            Ok(path) => {
+                log_once(node, || format!("{}: not what it was in the layer below: {difference}", shown(&path)));
                 let why = "it is not what it was when it was changed above: put it back, or give another upper layer";
-                FsError::new(ErrorKind::Stale).on("read the layer below", shown(path)).because(why)
-            })
+                FsError::new(ErrorKind::Stale).on("read the layer below", shown(&path)).because(why)
+            }
+            Err(e) => e,
         };
-        let (attr, held) = match self.found_below(node, &origin) {
-            Ok(Some(found)) => found,
-            Ok(None) => return Err(stale(GONE)),
-            Err(e) if is_gone(&e) => return Err(stale(GONE)),
-            Err(e) => return Err(e),
-        };
-        if !origin.print.matches(&attr) {
-            return Err(stale(&origin.print.difference(&attr)));
+        let place = node.place();
+        let beside = place.as_ref().and_then(|place| self.beside(&place.dir));
+        let found = self.at_origin(&origin, beside.as_ref()).map_err(|e| match self.path_below(&origin.way) {
+            Ok(path) => e.on("read the layer below", shown(&path)),
+            Err(e) => e,
+        })?;
+        let (attr, held) = found.ok_or_else(|| stale(GONE))?;
+        if !self.lower.is_same(&origin.print, &attr) {
+            return Err(stale(&self.lower.difference(&origin.print, &attr)));
         }
-        Ok(node.set_below(Below { held, print: origin.print }))
-    }
-
-    /// What the lower has where `node` comes from.
-    fn found_below(&self, node: &Node, origin: &Origin) -> Result<Option<(Attr, Held)>> {
-        if let Some(place) = node.place()
-            && let Some(parent) = place.dir.below()
-            && self.leads_to(&origin.way, &place.dir, &place.name)?
-        {
-            // One step, where the whole path would be walked for each directory of a deep tree.
-            return self.lower.find(parent.held.ino, name_of(&place.name)?);
-        }
-        let path = self.path_below(&origin.way)?;
-        let told = |e: FsError| e.on("read the layer below", shown(&path));
-        let (mut at, mut attr) = (self.lower.root(), None);
-        for name in &path {
-            let Some((found, held)) = self.lower.find(at.ino, name_of(name)?).map_err(told)? else { return Ok(None) };
-            (attr, at) = (Some(found), held);
-        }
-        let attr = attr.map_or_else(|| self.lower.store.getattr(Ino::ROOT), Ok)?;
-        Ok(Some((attr, at)))
+        Ok(node.set_below(Below { held, print: Fingerprint::of(&attr) }))
     }
 
     /// Checks that the object of the lower is still the one that it was. What changed is logged once for each node.
@@ -132,8 +118,8 @@ impl Shared {
         let below = self.below(node)?;
         let difference = match self.lower.store.getattr(below.held.ino) {
             Ok(attr) if attr.nlink == 0 && !self.is_in_place(node)? => GONE.to_owned(),
-            Ok(attr) if below.print.matches(&attr) => return Ok(()),
-            Ok(attr) => below.print.difference(&attr),
+            Ok(attr) if self.lower.is_same(&below.print, &attr) => return Ok(()),
+            Ok(attr) => self.lower.difference(&below.print, &attr),
             Err(e) if is_gone(&e) => GONE.to_owned(),
             Err(e) => return Err(e),
         };
@@ -175,10 +161,7 @@ impl Shared {
 
     /// Where the object that `node` stands for lies in the lower.
     pub fn lower_path(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
-        let (upper, steps) = node.nearest_copy().ok_or(ErrorKind::Stale)?;
-        let mut path = self.path_below(&self.origin(upper)?.ok_or(ErrorKind::Stale)?.way)?;
-        path.extend(steps.into_iter().map(|step| step.name));
-        Ok(path)
+        self.path_below(&self.way_of(node)?)
     }
 
     /// What `name` leads to in `dir`. Hold the names.
@@ -189,7 +172,7 @@ impl Shared {
         match self.above(dir, name)? {
             Above::Whiteout => return Ok(None),
             Above::Entry(attr, held) => {
-                let node = self.node_of_upper(&attr, held)?;
+                let node = self.node_of_upper(&attr, held, dir)?;
                 node.found_at(dir, name.as_bytes());
                 let attr = self.shown(&node, attr);
                 return Ok(Some(Entry { node, attr, in_upper: true }));
@@ -197,7 +180,7 @@ impl Shared {
             Above::Nothing => {}
         }
         let Some((attr, held)) = self.beneath(dir, name)? else { return Ok(None) };
-        let node = self.node_of_lower(&attr, held)?;
+        let node = self.node_of_lower(&attr, held, (dir, name))?;
         node.found_at(dir, name.as_bytes());
         let attr = match node.upper() {
             Some(upper) => self.shown(&node, self.upper.store.getattr(upper)?),
@@ -206,36 +189,88 @@ impl Shared {
         Ok(Some(Entry { node, attr, in_upper: false }))
     }
 
-    /// The number under which an inode of the upper is shown, and whether it is opaque.
-    pub fn number_of_upper(&self, upper: Ino) -> Result<(Ino, bool)> {
+    /// Where `dir` is in the lower, if that was looked for: what stands for one of its entries is found from there.
+    pub fn beside<'n>(&self, dir: &'n Node) -> Option<Beside<'n>> {
+        let below = dir.below()?;
+        self.way_of(dir).ok().map(|way| Beside { held: &below.held, way })
+    }
+
+    /// The object of the lower for which an inode of the upper stands, with its attributes, if what was found at its path is that, as it was.
+    ///
+    /// What cannot be looked at counts as what is not there: a copy is shown all the same, and whoever needs something of the lower looks
+    /// again, and gets the error.
+    pub fn standing(&self, origin: &Origin, found: Result<Option<(Attr, Held)>>) -> Option<(Attr, Held)> {
+        found.ok().flatten().filter(|(attr, _)| self.lower.is_same(&origin.print, attr))
+    }
+
+    /// The number of its own of an inode of the upper.
+    fn own_number(&self, upper: Ino) -> Result<Ino> {
+        numbers::of_upper(upper).ok_or_else(|| too_large(upper, "the upper layer"))
+    }
+
+    /// The number under which an inode of the upper is shown: that of the object of the lower for which it stands, where the lower has that
+    /// now, as it was. Else that number may be another object's, and it is shown under one of its own.
+    pub fn number_of_upper(&self, upper: Ino, beside: Option<&Beside<'_>>) -> Result<Ino> {
+        if let Some(node) = self.table.of_copy(upper) {
+            return Ok(node.ino);
+        }
         match self.origin(upper)? {
-            Some(origin) => Ok((self.number_of_lower(origin.print.ino)?, origin.opaque)),
-            None => Ok((numbers::of_upper(upper).ok_or_else(|| too_large(upper, "the upper layer"))?, false)),
+            Some(origin) => self.number_of_copy(upper, &origin, || self.at_origin(&origin, beside)),
+            None => self.own_number(upper),
         }
     }
 
-    /// The node of an inode of the upper. Hold the names.
-    pub fn node_of_upper(&self, attr: &Attr, held: Held) -> Result<Arc<Node>> {
+    /// As [`Shared::number_of_upper`], of one with this origin, for which `find` finds what the lower has at its path.
+    pub fn number_of_copy(
+        &self,
+        upper: Ino,
+        origin: &Origin,
+        find: impl FnOnce() -> Result<Option<(Attr, Held)>>,
+    ) -> Result<Ino> {
+        if let Some(node) = self.table.of_copy(upper) {
+            return Ok(node.ino);
+        }
+        match self.standing(origin, find()) {
+            Some((attr, _)) => self.number_of_lower(attr.ino),
+            None => self.own_number(upper),
+        }
+    }
+
+    /// The node of an inode of the upper, which was found in `dir`. Hold the names.
+    fn node_of_upper(&self, attr: &Attr, held: Held, dir: &Node) -> Result<Arc<Node>> {
+        self.node_of_copy(attr, held, |origin| self.standing(origin, self.at_origin(origin, self.beside(dir).as_ref())))
+    }
+
+    /// The node of an inode of the upper; `standing` finds for what it stands, as [`Shared::standing`] does.
+    fn node_of_copy(
+        &self,
+        attr: &Attr,
+        held: Held,
+        standing: impl FnOnce(&Origin) -> Option<(Attr, Held)>,
+    ) -> Result<Arc<Node>> {
         let upper = held.ino;
-        let (ino, opaque) = self.number_of_upper(upper)?;
-        if let Some(node) = self.table.get(ino)
-            && node.upper().is_some()
-        {
+        if let Some(node) = self.table.of_copy(upper) {
             return Ok(node);
         }
-        let mut state = State { opaque, ..State::default() };
-        if numbers::in_lower(ino).is_some() && attr.kind != Kind::Directory {
+        let (origin, mut state) = (self.origin(upper)?, State::default());
+        if origin.is_some() && attr.kind != Kind::Directory {
             (state.links, state.below_len) = self.own_counts(upper)?;
         }
-        let linked = state.links.is_some();
-        let node = self.table.get_or_make((ino, attr.kind, linked), Some(held), None, state);
-        if node.state().below_len > 0 {
-            // What is gone is told to who reads it.
-            let blocks =
-                self.below(&node).and_then(|below| self.lower.store.getattr(below.held.ino)).map(|attr| attr.blocks);
-            node.state().blocks = blocks.ok();
+        let (ino, linked) = (self.own_number(upper)?, state.links.is_some());
+        let mut identity = Identity { ino, kind: attr.kind, linked, from_lower: origin.is_some() };
+        let mut below = None;
+        if let Some(origin) = origin {
+            state.opaque = origin.opaque;
+            if let Some((attr, held)) = standing(&origin) {
+                let (ino, print) = (self.number_of_lower(attr.ino)?, Fingerprint::of(&attr));
+                if self.table.get(ino).is_none_or(|node| node.agrees(Some(upper), Some(&print))) {
+                    identity.ino = ino;
+                    state.blocks = (state.below_len > 0).then_some(attr.blocks);
+                    below = Some(Below { held, print });
+                }
+            }
         }
-        Ok(node)
+        self.table.get_or_make(identity, Some(held), below, state).ok_or_else(|| ErrorKind::Stale.into())
     }
 
     /// The count of names that are shown of an inode of the upper, and how many bytes of its content may be the lower's.
@@ -248,20 +283,50 @@ impl Shared {
     }
 
     /// The node of an object of the lower that was found under its name there. Hold the names.
-    fn node_of_lower(&self, attr: &Attr, held: Held) -> Result<Arc<Node>> {
+    fn node_of_lower(&self, attr: &Attr, held: Held, at: (&Arc<Node>, FileName<'_>)) -> Result<Arc<Node>> {
         let ino = self.number_of_lower(attr.ino)?;
         let linked = attr.kind != Kind::Directory && attr.nlink > 1;
-        if let Some(node) = self.table.get(ino) {
-            return Ok(node);
+        let print = Fingerprint::of(attr);
+        if linked && let Some((copy_attr, copy)) = self.indexed(&print, at)? {
+            let is_same = |origin: &Origin| self.lower.is_same(&origin.print, attr);
+            return self.node_of_copy(&copy_attr, copy, |origin| is_same(origin).then_some((*attr, held)));
         }
-        let below = Below { held, print: Fingerprint::of(attr) };
-        if linked && let Some((_, copy)) = self.indexed(ino)? {
-            let (links, below_len) = self.own_counts(copy.ino)?;
-            let state = State { links, below_len, blocks: Some(attr.blocks), ..State::default() };
-            // What it stands for is compared with what its origin says when that is read.
-            return Ok(self.table.get_or_make((ino, attr.kind, true), Some(copy), None, state));
+        let identity = Identity { ino, kind: attr.kind, linked, from_lower: true };
+        let node = self.table.get_or_make(identity, None, Some(Below { held, print }), State::default());
+        node.ok_or_else(|| {
+            let above = self.path_of(at.0).unwrap_or_default();
+            let why = "its inode number was another file's, which is in use: the layer below changed under the mount; mount anew";
+            FsError::new(ErrorKind::Stale)
+                .on("look up", format!("{}/{}", above.trim_end_matches('/'), at.1.display()))
+                .because(why)
+        })
+    }
+
+    /// The copy of an object of the lower that has several names, and was found under one that the upper does not have.
+    fn indexed(&self, print: &Fingerprint, (dir, name): (&Arc<Node>, FileName<'_>)) -> Result<Option<(Attr, Held)>> {
+        for key in [record::index_name_by_number(print.ino), record::index_name(print)] {
+            let Some((attr, copy)) = self.upper.find(self.layout.index.ino, name_of(key.as_bytes())?)? else {
+                continue;
+            };
+            let Some(origin) = self.origin(copy.ino)? else { continue };
+            // Copies were made without a name of their own before: such a one is found at its path all the same.
+            if origin.print.matches(print) || attr.nlink == 1 && self.leads_to(&origin.way, dir, name.as_bytes())? {
+                return Ok(Some((attr, copy)));
+            }
         }
-        Ok(self.table.get_or_make((ino, attr.kind, linked), None, Some(below), State::default()))
+        Ok(None)
+    }
+
+    /// The name in the index of a copy that has one.
+    pub fn name_in_index(&self, upper: Ino) -> Result<Option<String>> {
+        let Some(Origin { print, .. }) = self.origin(upper)? else { return Ok(None) };
+        for key in [record::index_name(&print), record::index_name_by_number(print.ino)] {
+            let found = self.upper.find(self.layout.index.ino, name_of(key.as_bytes())?)?;
+            if found.is_some_and(|(_, held)| held.ino == upper) {
+                return Ok(Some(key));
+            }
+        }
+        Ok(None)
     }
 
     /// The attributes of a node as they are shown. `attr` is of its upper inode if it has one, else of the lower's.
@@ -273,7 +338,7 @@ impl Shared {
         }
         if node.upper().is_none() && state.removed {
             attr.nlink = 0;
-        } else if node.is_directory() && node.is_from_lower() && attr.nlink > 0 {
+        } else if node.is_directory() && node.from_lower && attr.nlink > 0 {
             // Nobody counts the directories of both layers; 1 is what filesystems say that do not count.
             attr.nlink = 1;
         }

@@ -77,7 +77,7 @@ impl Shared {
     fn fresh(&self, path: &Names) -> Result<Option<Fresh>> {
         let Some(seen) = self.at(path)? else { return Ok(None) };
         let node = &seen.node;
-        if node.kind != Kind::File || !node.is_from_lower() || node.upper().is_none() {
+        if node.kind != Kind::File || !node.from_lower || node.upper().is_none() {
             return Ok(None);
         }
         let content = self.content(node);

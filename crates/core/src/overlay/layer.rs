@@ -10,6 +10,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
+use super::record::Fingerprint;
 use crate::error::Result;
 use crate::store::Store;
 use crate::types::{Attr, FileName, Ino};
@@ -27,6 +28,7 @@ struct Uses {
 /// See the module's notes.
 pub(super) struct Layer {
     pub store: Arc<dyn Store>,
+    made_up_numbers: bool,
     gate: RwLock<()>,
     uses: Mutex<Uses>,
 }
@@ -42,7 +44,25 @@ pub(super) struct Held {
 
 impl Layer {
     pub fn new(store: Arc<dyn Store>) -> Arc<Layer> {
-        Arc::new(Layer { store, gate: RwLock::default(), uses: Mutex::default() })
+        let made_up_numbers = store.capabilities().made_up_numbers;
+        Arc::new(Layer { store, made_up_numbers, gate: RwLock::default(), uses: Mutex::default() })
+    }
+
+    /// The fingerprint of what was found where that of `print` was noted. Where numbers are made up the path stands for them: it has the
+    /// noted one.
+    fn print_at(&self, print: &Fingerprint, found: &Attr) -> Fingerprint {
+        let now = Fingerprint::of(found);
+        if self.made_up_numbers { Fingerprint { ino: print.ino, ..now } } else { now }
+    }
+
+    /// Whether what was found where `print` was noted is the object of that, unchanged.
+    pub fn is_same(&self, print: &Fingerprint, found: &Attr) -> bool {
+        print.matches(&self.print_at(print, found))
+    }
+
+    /// In which way it is not.
+    pub fn difference(&self, print: &Fingerprint, found: &Attr) -> String {
+        print.difference(&self.print_at(print, found))
     }
 
     /// Take it before any call of the store that makes inodes known, or locks of its own that `forget` may want.

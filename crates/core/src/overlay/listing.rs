@@ -184,7 +184,7 @@ impl Shared {
     /// The number and the kind of an entry of the upper; `None` if there is none any more.
     fn shown_in_upper(&self, dir: &Node, name: &[u8]) -> Result<Option<(Ino, Kind)>> {
         match self.above(dir, name_of(name)?)? {
-            Above::Entry(attr, held) => Ok(Some((self.number_of_upper(held.ino)?.0, attr.kind))),
+            Above::Entry(attr, held) => Ok(Some((self.number_of_upper(held.ino, None)?, attr.kind))),
             Above::Whiteout | Above::Nothing => Ok(None),
         }
     }
@@ -199,7 +199,7 @@ impl Shared {
     ) -> Result<ControlFlow<()>> {
         let stable = self.lower.store.capabilities().stable_cookies;
         let whole = if stable { None } else { Some(self.whole_list(below, from)?) };
-        let start = from;
+        let (start, beside) = (from, self.beside(dir));
         loop {
             let mut read: Vec<Read> = Vec::with_capacity(LIST_AT_ONCE);
             match &whole {
@@ -218,7 +218,7 @@ impl Shared {
                 let shown = match self.above(dir, name_of(name)?)? {
                     Above::Whiteout => continue,
                     Above::Nothing => (self.number_of_lower(*ino)?, *kind),
-                    Above::Entry(attr, held) => (self.number_of_upper(held.ino)?.0, attr.kind),
+                    Above::Entry(attr, held) => (self.number_of_upper(held.ino, beside.as_ref())?, attr.kind),
                 };
                 if emit(Mark::Lower(*cookie), shown, name, sink)? == FULL {
                     return Ok(FULL);

@@ -58,10 +58,10 @@ pub use states::{AtWork, FileVersion, STATE_XATTR, WorkEnd};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::{NewNode, Store};
 use crate::transaction::{Transaction, Transactional};
-use crate::types::{Attr, Caller, FileName, Ino, Kind, XattrName, XattrSet};
+use crate::types::{Caller, FileName, Ino, Kind, XattrName, XattrSet};
 use layer::{Held, Layer};
 use listing::LowerListings;
-use node::{Below, Node, State, Table};
+use node::{Below, Identity, Node, State, Table};
 use record::{Fingerprint, Origin, Own, Way};
 
 /// The kind of store that it is, as its capabilities tell.
@@ -281,21 +281,26 @@ fn check_lower(lower: &dyn Store) -> Result<()> {
         if large.is_some() || left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     match (large, listed) {
-        (Some(large), Ok(())) => refused(format!("its inode numbers are too large for one, such as {}", large.0)),
+        (Some(large), Ok(())) => refused(format!("one of its inode numbers is {}, {TOO_LARGE}", large.0)),
         // One that cannot be listed may be of use all the same; whoever lists it is told.
         _ => Ok(()),
     }
 }
 
+/// What is wrong with an inode number, and what to do.
+const TOO_LARGE: &str = "more than the 52 bits that an overlay has for the numbers of a layer: mount that read-only, or copy it \
+                         into a folder or a volume (`adit put`) and put the overlay on that";
+
 /// Why nothing can be shown of an inode.
 fn too_large(ino: Ino, layer: &str) -> FsError {
-    let why = "its inode number is too large for an overlay";
+    let why = format!("its number is {TOO_LARGE}");
     FsError::new(ErrorKind::NotSupported).on("look up", format!("inode {} of {layer}", ino.0)).because(why)
 }
 
 /// Begins an overlay in an empty upper.
 fn format(lower: &dyn Store, upper: &dyn Transactional, identity: &LowerIdentity) -> Result<()> {
     let root = copy_up::Looks::of(lower, Ino::ROOT)?;
+    root.check_len(upper)?;
     let identity = record::encode_root(identity)?;
     let origin = Origin { print: Fingerprint::of(&root.attr), opaque: false, way: Way::default() }.encode();
     upper.transact(&mut |tx| {
@@ -343,8 +348,8 @@ impl Shared {
         let table = Arc::new(Table::default());
         let print = Fingerprint::of(&below.store.getattr(Ino::ROOT)?);
         let root_below = Below { held: below.root(), print };
-        let root_key = (Ino::ROOT, Kind::Directory, false);
-        let root = table.get_or_make(root_key, Some(tree), Some(root_below), State::default());
+        let root = Identity { ino: Ino::ROOT, kind: Kind::Directory, linked: false, from_lower: true };
+        let root = table.get_or_make(root, Some(tree), Some(root_below), State::default()).ok_or(ErrorKind::Stale)?;
         Ok(Shared {
             upper: above,
             lower: below,
@@ -425,15 +430,5 @@ impl Shared {
 
     fn is_private(name: XattrName<'_>) -> bool {
         name.as_bytes().starts_with(record::PRIVATE)
-    }
-
-    /// The name of an indexed inode.
-    fn index_name(ino: Ino) -> String {
-        format!("{:016x}", numbers::in_lower(ino).unwrap_or(ino).0)
-    }
-
-    /// Where a file is in the index.
-    fn indexed(&self, ino: Ino) -> Result<Option<(Attr, Held)>> {
-        self.upper.find(self.layout.index.ino, name_of(Self::index_name(ino).as_bytes())?)
     }
 }

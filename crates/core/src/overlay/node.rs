@@ -1,7 +1,8 @@
-//! What is known of the inodes in use: a [`Node`] for each, which the [`Table`] finds by number.
+//! What is known of the inodes in use: a [`Node`] for each, which the [`Table`] finds by number, and by its inode in the upper.
 //!
 //! A node lives as long as the engine knows it, a file of it is open, something below it is in use, or an operation looks at
-//! it. It never changes its number. It gets its upper inode once, when it is copied up, and keeps it.
+//! it. It never changes its number. It gets its upper inode once, when it is copied up, and keeps it. Neither two objects of the lower
+//! nor two inodes of the upper share one, and no two have the same upper inode, whatever becomes of the lower meanwhile.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -28,14 +29,6 @@ pub(super) struct Place {
     pub name: Box<[u8]>,
 }
 
-/// A name on the way from a copy to what has none.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Step {
-    /// The number, as it is shown, of the directory in which it lies.
-    pub dir: Ino,
-    pub name: Vec<u8>,
-}
-
 #[derive(Default)]
 pub(super) struct State {
     pub place: Option<Place>,
@@ -53,12 +46,26 @@ pub(super) struct State {
     pub told_stale: bool,
 }
 
-/// See the module's notes.
-pub(super) struct Node {
+/// What of a node never changes.
+#[derive(Clone, Copy)]
+pub(super) struct Identity {
+    /// The number under which it is shown.
     pub ino: Ino,
     pub kind: Kind,
     /// Whether the lower had several names for it.
     pub linked: bool,
+    /// Whether it stands for an object of the lower, or is merged with one: also if that is not there any more.
+    pub from_lower: bool,
+}
+
+/// See the module's notes.
+pub(super) struct Node {
+    pub ino: Ino,
+    pub kind: Kind,
+    /// As of [`Identity`].
+    pub linked: bool,
+    /// Likewise.
+    pub from_lower: bool,
     upper: OnceLock<Held>,
     below: OnceLock<Below>,
     state: Mutex<State>,
@@ -87,9 +94,18 @@ impl Node {
         self.below.get_or_init(|| below)
     }
 
-    /// Whether it comes from the lower, or is merged with a directory of it.
-    pub fn is_from_lower(&self) -> bool {
-        self.ino == Ino::ROOT || super::numbers::in_lower(self.ino).is_some()
+    /// Whether what was found is this node's: the inode `upper`, where it is one of the upper, that stands for `below`, if that is there.
+    ///
+    /// As long as neither has a copy, one number of the lower is one node: that what has it is another object by now, is an error of
+    /// whatever is done with that. What has a copy is found under a name that only the lower has if it has several there.
+    pub fn agrees(&self, upper: Option<Ino>, below: Option<&Fingerprint>) -> bool {
+        let is_same = |own: &Fingerprint, found: &Fingerprint| match (upper, self.upper()) {
+            (None, None) => own.kind == found.kind,
+            (None, Some(_)) => self.linked && own.matches(found),
+            (Some(_), None) => own.matches(found),
+            (Some(upper), Some(own_upper)) => upper == own_upper && own.matches(found),
+        };
+        self.below().zip(below).is_none_or(|(own, found)| is_same(&own.print, found))
     }
 
     pub fn is_directory(&self) -> bool {
@@ -127,21 +143,21 @@ impl Node {
         drop(old);
     }
 
-    /// The first that has a copy, on the way from here to the root, and the steps that lead from there to here in the lower.
+    /// The first that has a copy, on the way from here to the root, and the names that lead from there to here in the lower.
     /// `None` if that was lost with a name.
     ///
     /// What has no copy lies where it always lay, and so does what is above it, up to the first that has one. Nothing is locked:
     /// a rename beside this notes the copy before the new place, so a place that was read before no copy was found is the old one.
-    pub fn nearest_copy(&self) -> Option<(Ino, Vec<Step>)> {
-        let mut steps = Vec::new();
+    pub fn nearest_copy(&self) -> Option<(Ino, Vec<Vec<u8>>)> {
+        let mut names: Vec<Vec<u8>> = Vec::new();
         let (mut place, mut upper) = (self.place(), self.upper());
         loop {
             if let Some(upper) = upper {
-                steps.reverse();
-                return Some((upper, steps));
+                names.reverse();
+                return Some((upper, names));
             }
             let Place { dir, name } = place?;
-            steps.push(Step { dir: dir.ino, name: name.into() });
+            names.push(name.into());
             // In this order.
             place = dir.place();
             upper = dir.upper();
@@ -164,7 +180,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some(table) = self.table.upgrade() {
-            table.remove_dead(self.ino);
+            table.remove_dead(self.ino, self.upper());
         }
         // One after the other: a path may be longer than the stack is deep.
         let mut next = self.state.get_mut().place.take();
@@ -180,10 +196,11 @@ struct Slot {
     known: Option<Arc<Node>>,
 }
 
-/// Nodes by number.
+/// Nodes by number, and those that have a copy by its inode in the upper too. Locks: of a copy, then of a number.
 #[derive(Default)]
 pub(super) struct Table {
     shards: [Mutex<HashMap<Ino, Slot>>; SHARDS],
+    copies: [Mutex<HashMap<Ino, Weak<Node>>>; SHARDS],
 }
 
 impl Table {
@@ -191,26 +208,51 @@ impl Table {
         self.shards[ino.0 as usize % SHARDS].lock()
     }
 
+    fn copies(&self, upper: Ino) -> MutexGuard<'_, HashMap<Ino, Weak<Node>>> {
+        self.copies[upper.0 as usize % SHARDS].lock()
+    }
+
     pub fn get(&self, ino: Ino) -> Option<Arc<Node>> {
         self.shard(ino).get(&ino)?.node.upgrade()
     }
 
-    /// The node of that number; what `upper` and `below` hold is added to it. Made if there is none, with `state`.
+    /// The node that has this inode of the upper.
+    pub fn of_copy(&self, upper: Ino) -> Option<Arc<Node>> {
+        self.copies(upper).get(&upper)?.upgrade()
+    }
+
+    /// The node that has the inode `upper`; else that of the number, to which what `upper` and `below` hold is added. Made if there is none,
+    /// with `state`. `None` if that number is the one of something else.
     pub fn get_or_make(
         self: &Arc<Self>,
-        (ino, kind, linked): (Ino, Kind, bool),
+        Identity { ino, kind, linked, from_lower }: Identity,
         upper: Option<Held>,
         below: Option<Below>,
         state: State,
-    ) -> Arc<Node> {
+    ) -> Option<Arc<Node>> {
+        let mut copies = upper.as_ref().map(|upper| self.copies(upper.ino));
+        if let (Some(copies), Some(upper)) = (&copies, &upper)
+            && let Some(node) = copies.get(&upper.ino).and_then(Weak::upgrade)
+        {
+            return Some(node);
+        }
         let mut shard = self.shard(ino);
-        let node = match shard.get(&ino).and_then(|slot| slot.node.upgrade()) {
-            Some(node) => node,
+        let known = shard.get(&ino).and_then(|slot| slot.node.upgrade());
+        let of = (upper.as_ref().map(|upper| upper.ino), below.as_ref().map(|below| &below.print));
+        let node = match known {
+            Some(node) if node.agrees(of.0, of.1) => node,
+            Some(other) => {
+                // It may be the last one, and look for its slot.
+                drop((shard, copies));
+                drop(other);
+                return None;
+            }
             None => {
                 let node = Arc::new(Node {
                     ino,
                     kind,
                     linked,
+                    from_lower,
                     upper: OnceLock::new(),
                     below: OnceLock::new(),
                     state: Mutex::new(state),
@@ -221,14 +263,21 @@ impl Table {
                 node
             }
         };
-        drop(shard);
-        if let Some(upper) = upper {
-            node.set_upper(upper);
-        }
         if let Some(below) = below {
             node.set_below(below);
         }
-        node
+        if let (Some(copies), Some(upper)) = (&mut copies, upper) {
+            copies.insert(upper.ino, Arc::downgrade(&node));
+            node.set_upper(upper);
+        }
+        drop(shard);
+        Some(node)
+    }
+
+    /// Notes where the copy of a node is that was made just now.
+    pub fn copied(&self, node: &Arc<Node>, upper: Held) {
+        self.copies(upper.ino).insert(upper.ino, Arc::downgrade(node));
+        node.set_upper(upper);
     }
 
     /// The engine knows it from now on.
@@ -248,7 +297,13 @@ impl Table {
         drop(known);
     }
 
-    fn remove_dead(&self, ino: Ino) {
+    fn remove_dead(&self, ino: Ino, upper: Option<Ino>) {
+        if let Some(upper) = upper {
+            let mut copies = self.copies(upper);
+            if copies.get(&upper).is_some_and(|node| node.strong_count() == 0) {
+                copies.remove(&upper);
+            }
+        }
         let mut shard = self.shard(ino);
         if shard.get(&ino).is_some_and(|slot| slot.node.strong_count() == 0) {
             shard.remove(&ino);
@@ -284,6 +339,7 @@ mod tests {
     use super::super::layer::Layer;
     use super::*;
     use crate::path::tests::mem::MemStore;
+    use crate::types::Timestamp;
 
     /// Waits until a thread of this process sleeps: here, for a lock.
     fn await_sleep(thread: i32) {
@@ -295,6 +351,35 @@ mod tests {
         }
     }
 
+    /// Whatever the lower becomes meanwhile.
+    #[test]
+    fn a_number_is_one_object_and_a_copy_is_one_node() {
+        let (layer, table) = (Layer::new(Arc::new(MemStore::new())), Arc::new(Table::default()));
+        let learning = layer.learning();
+        let hold = |ino| layer.hold(&learning, Ino(ino));
+        let below = |secs| {
+            let time = Timestamp { secs, nanos: 0 };
+            let print = Fingerprint { ino: Ino(5), kind: Kind::File, size: 1, mtime: time, ctime: time };
+            Some(Below { held: hold(5), print })
+        };
+        let identity = |ino, linked| Identity { ino: Ino(ino), kind: Kind::File, linked, from_lower: true };
+        let make = |ino, linked, upper: Option<u64>, below| {
+            table.get_or_make(identity(ino, linked), upper.map(hold), below, State::default())
+        };
+        let copy = make(10, true, Some(7), below(1)).unwrap();
+        assert!(Arc::ptr_eq(&make(10, true, None, below(1)).unwrap(), &copy), "another name");
+        assert!(make(10, true, None, below(2)).is_none(), "the number came again");
+        assert!(make(10, true, Some(8), below(1)).is_none(), "another copy");
+        // Under whatever number it would be shown now.
+        assert!(Arc::ptr_eq(&make(15, true, Some(7), None).unwrap(), &copy));
+        assert!(table.of_copy(Ino(7)).is_some_and(|node| node.ino == Ino(10)));
+        drop(copy);
+        assert!(table.of_copy(Ino(7)).is_none() && table.len() == 0);
+        let copy = make(10, false, Some(7), below(1)).unwrap();
+        assert!(make(10, false, None, below(1)).is_none(), "it has one name, and that is above");
+        drop(copy);
+    }
+
     /// A rename comes between the two that [`Node::nearest_copy`] reads of a node.
     #[test]
     fn beside_a_rename_the_way_is_the_old_one_or_begins_at_the_copy() {
@@ -303,7 +388,10 @@ mod tests {
         let copy = |ino| Some(layer.hold(&learning, Ino(ino)));
         for of_file in [false, true] {
             let table = Arc::new(Table::default());
-            let make = |ino, kind, upper| table.get_or_make((Ino(ino), kind, false), upper, None, State::default());
+            let make = |ino, kind, upper| {
+                let identity = Identity { ino: Ino(ino), kind, linked: false, from_lower: true };
+                table.get_or_make(identity, upper, None, State::default()).unwrap()
+            };
             let root = make(1, Kind::Directory, Some(layer.root()));
             let target = make(2, Kind::Directory, copy(20));
             let (dir, file) = (make(3, Kind::Directory, None), make(4, Kind::File, None));
@@ -311,11 +399,9 @@ mod tests {
             dir.found_at(&root, b"dir");
             file.found_at(&dir, b"file");
             let looked_at = if of_file { &file } else { &dir };
-            let steps = |steps: &[(u64, &str)]| {
-                steps.iter().map(|&(dir, name)| Step { dir: Ino(dir), name: name.into() }).collect::<Vec<_>>()
-            };
-            let below: &[(u64, &str)] = if of_file { &[(3, "file")] } else { &[] };
-            assert_eq!(looked_at.nearest_copy(), Some((Ino::ROOT, steps(&[&[(1, "dir")], below].concat()))));
+            let names = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
+            let below: &[&str] = if of_file { &["file"] } else { &[] };
+            assert_eq!(looked_at.nearest_copy(), Some((Ino::ROOT, names(&[&["dir"], below].concat()))));
 
             // Held, so that who looks stops at the place.
             let mut state = dir.state();
@@ -332,7 +418,7 @@ mod tests {
                 drop(before);
                 looks.join().unwrap()
             });
-            assert_eq!(way, Some((Ino(30), steps(below))));
+            assert_eq!(way, Some((Ino(30), names(below))));
         }
     }
 }

@@ -59,7 +59,7 @@ impl Shared {
             return Ok(doubts.clone());
         }
         // Only a lower that comes from afar tells any.
-        let Some(upper) = work.node.upper().filter(|_| work.node.is_from_lower() && self.tells_states()) else {
+        let Some(upper) = work.node.upper().filter(|_| work.node.from_lower && self.tells_states()) else {
             return Ok(Arc::default());
         };
         // Held meanwhile, as of the extent.

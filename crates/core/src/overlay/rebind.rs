@@ -108,7 +108,7 @@ fn fit(lower: &Arc<Layer>, upper: &Arc<Layer>) -> Result<Fit> {
 /// Whether the lower has what an origin with this path is about.
 fn is_there(lower: &Arc<Layer>, origin: &Origin, path: &Names) -> Result<bool> {
     Ok(match find(lower, path)? {
-        Some(attr) => origin.print.matches(&attr),
+        Some(attr) => lower.is_same(&origin.print, &attr),
         None => path.is_empty(),
     })
 }

@@ -70,17 +70,16 @@ impl Fingerprint {
         Fingerprint { ino: attr.ino, kind: attr.kind, size: attr.size, mtime: attr.mtime, ctime: attr.ctime }
     }
 
-    /// Whether `attr` is of the same object, unchanged. Of a directory entries may come and go: only what it is counts.
-    pub fn matches(&self, attr: &Attr) -> bool {
+    /// Whether `now` is of the same object, unchanged. Of a directory entries may come and go: only what it is counts.
+    pub fn matches(&self, now: &Fingerprint) -> bool {
         match self.kind {
-            Kind::Directory => attr.kind == Kind::Directory && attr.ino == self.ino,
-            _ => *self == Fingerprint::of(attr),
+            Kind::Directory => (now.kind, now.ino) == (self.kind, self.ino),
+            _ => self == now,
         }
     }
 
-    /// In which way `attr` is not of the same object, unchanged.
-    pub fn difference(&self, attr: &Attr) -> String {
-        let now = Fingerprint::of(attr);
+    /// In which way `now` is not of the same object, unchanged.
+    pub fn difference(&self, now: &Fingerprint) -> String {
         if (now.ino, now.kind) != (self.ino, self.kind) {
             return format!("it is another {}", now.kind.as_str());
         }
@@ -92,11 +91,15 @@ impl Fingerprint {
     }
 }
 
+/// The number of an anchor, which is its name too: see [`super::anchor`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct AnchorId(pub u64);
+
 /// Where something lies in the lower.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Way {
-    /// The number of the directory of the lower from which the names lead, of which the upper has an anchor; `None`: its root.
-    pub anchor: Option<Ino>,
+    /// The anchor of the directory from which the names lead; `None`: the root.
+    pub anchor: Option<AnchorId>,
     pub names: Vec<Vec<u8>>,
 }
 
@@ -159,11 +162,6 @@ impl<'b> Reader<'b> {
     fn time(&mut self) -> Option<Timestamp> {
         let secs = self.array().map(i64::from_le_bytes)?;
         self.u32().filter(|&nanos| nanos < 1_000_000_000).map(|nanos| Timestamp { secs, nanos })
-    }
-
-    /// A number of the lower.
-    fn ino(&mut self) -> Option<Ino> {
-        self.u64().filter(|&ino| ino != 0 && ino < INOS_END).map(Ino)
     }
 
     fn version(&mut self) -> Option<()> {
@@ -246,7 +244,7 @@ impl Way {
 
     /// The rest of a value that began with these flags.
     fn take(from: &mut Reader<'_>, flags: u8) -> Option<Way> {
-        let anchor = if flags & ANCHORED == 0 { None } else { Some(from.ino()?) };
+        let anchor = if flags & ANCHORED == 0 { None } else { Some(AnchorId(from.u64()?)) };
         let mut names = Vec::new();
         for _ in 0..from.u16()? {
             let len = from.u8()?;
@@ -297,7 +295,7 @@ impl Origin {
             from.version()?;
             let kind = *KINDS.get(usize::from(from.u8()?).checked_sub(1)?)?;
             let flags = from.u8().filter(|&flags| flags & !(OPAQUE | ANCHORED) == 0)?;
-            let ino = from.ino()?;
+            let ino = from.u64().filter(|&ino| ino != 0 && ino < INOS_END).map(Ino)?;
             let (size, mtime, ctime) = (from.u64()?, from.time()?, from.time()?);
             let print = Fingerprint { ino, kind, size, mtime, ctime };
             Some(Origin { print, opaque: flags & OPAQUE != 0, way: Way::take(&mut from, flags)? })
@@ -440,6 +438,17 @@ pub(super) fn fuzz(data: &[u8]) {
     }
 }
 
+/// The name in the index of a copy of what has several names in the lower: its number there, and what proves that no other object has it.
+pub(super) fn index_name(print: &Fingerprint) -> String {
+    let time = |time: Timestamp| format!("{:016x}{:08x}", time.secs, time.nanos);
+    format!("{:016x}-{:x}-{}-{}", print.ino.0, print.size, time(print.mtime), time(print.ctime))
+}
+
+/// The one that copies had before.
+pub(super) fn index_name_by_number(ino: Ino) -> String {
+    format!("{:016x}", ino.0)
+}
+
 /// A path of the lower, for messages.
 pub(super) fn shown(path: &[Vec<u8>]) -> String {
     let names: Vec<_> = path.iter().map(|name| String::from_utf8_lossy(name)).collect();
@@ -469,8 +478,11 @@ mod tests {
                         02000000ffffffffffffffff0300000002000164046e616d65";
         assert_eq!(hex(&value), expected);
         assert_eq!(Origin::decode(&value, "x").unwrap(), origin);
+        let key = "0000000000001234-1388-000000000000000100000002-ffffffffffffffff00000003";
+        assert_eq!(index_name(&origin.print), key);
+        assert_eq!(index_name_by_number(origin.print.ino), key[..16]);
 
-        let way = Way { anchor: Some(Ino(0x77)), names: vec![b"name".to_vec()] };
+        let way = Way { anchor: Some(AnchorId(0x77)), names: vec![b"name".to_vec()] };
         assert_eq!(hex(&way.encode()), "010277000000000000000100046e616d65");
         assert_eq!(Way::decode(&way.encode(), "x").unwrap(), way);
         let origin = Origin { way, opaque: true, ..origin };
@@ -520,7 +532,7 @@ mod tests {
         let mut extent = Extent { valid: 20000, ..Extent::default() };
         extent.zeros.insert(1..3);
         let (value, content) = (origin().encode(), extent.encode());
-        let anchor = Way { anchor: Some(Ino(7)), ..origin().way }.encode();
+        let anchor = Way { anchor: Some(AnchorId(7)), ..origin().way }.encode();
         let mut doubts = Doubts::default();
         doubts.add(Unproved { offset: 4096, len: 9000, sum: 1 }, 2..4);
         let unproved = doubts.encode().unwrap();
@@ -581,7 +593,7 @@ mod tests {
     /// A value has room for a way that is full, and for all that was ever written as one.
     #[test]
     fn a_way_that_has_room_fits_into_a_value() {
-        let mut way = Way { anchor: Some(Ino(7)), names: Vec::new() };
+        let mut way = Way { anchor: Some(AnchorId(7)), names: Vec::new() };
         assert!(way.has_room(&[b'n'; 255]));
         while way.has_room(b"n") {
             way.names.push(b"n".to_vec());

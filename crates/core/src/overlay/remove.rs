@@ -31,6 +31,8 @@ pub(super) struct Loss {
     plan: Option<Plan>,
     copy: Option<Ino>,
     links: Option<u32>,
+    /// The name of the copy in the index.
+    index_name: Option<String>,
 }
 
 /// What is removed from under a name.
@@ -69,24 +71,29 @@ impl Shared {
         };
         let counted = node.state().links;
         let links = plan.as_ref().map_or(counted, |plan| Some(plan.attr().nlink)).map(|links| links.saturating_sub(1));
-        Ok(Loss { plan, copy: None, links })
+        let index_name = match (&plan, node.upper().filter(|_| links.is_some())) {
+            (Some(plan), _) => Some(plan.index_name().to_owned()),
+            (None, Some(upper)) => self.name_in_index(upper)?,
+            (None, None) => None,
+        };
+        Ok(Loss { plan, copy: None, links, index_name })
     }
 
     /// Counts one name less; the name itself is the caller's to remove.
     pub fn lose(&self, tx: &mut dyn Transaction, node: &Node, loss: &mut Loss) -> Result<()> {
         if let Some(plan) = &loss.plan {
-            loss.copy = Some(self.copy(tx, node, plan)?);
+            loss.copy = Some(self.copy_nameless(tx, node, plan)?);
         }
         let (Some(upper), Some(links)) = (loss.copy.or(node.upper()), loss.links) else { return Ok(()) };
         tx.set_xattr(upper, Own::Links.name(), &encode_links(links), XattrSet::Replace)?;
-        if links > 0 {
-            return Ok(());
+        match &loss.index_name {
+            Some(name) if links == 0 => tx.unlink(self.layout.index.ino, name_of(name.as_bytes())?),
+            _ => Ok(()),
         }
-        tx.unlink(self.layout.index.ino, name_of(Self::index_name(node.ino).as_bytes())?)
     }
 
     /// Notes that the transaction with [`Shared::lose`] was applied.
-    pub fn lost(&self, node: &Node, learning: &super::layer::Learning<'_>, loss: Loss) {
+    pub fn lost(&self, node: &Arc<Node>, learning: &super::layer::Learning<'_>, loss: Loss) {
         if let (Some(plan), Some(copy)) = (&loss.plan, loss.copy) {
             self.copied(node, learning, copy, plan);
         }
@@ -125,7 +132,7 @@ impl Shared {
                 }
             }
         }
-        Err(if stale { ErrorKind::NotFound.into() } else { error })
+        Err(if stale && self.is_lost(dir)? { ErrorKind::NotFound.into() } else { error })
     }
 
     /// Whether the lower does not have any more what `node` stands for, or not as it was.
@@ -193,7 +200,7 @@ impl Shared {
 
     /// Whether `node` stands for what the lower had under that name. Of several names it is not known which they were.
     fn stood_at(&self, dir: &Node, name: FileName<'_>, node: &Node) -> Result<bool> {
-        let Some(upper) = node.upper().filter(|_| self.lower_changes && node.is_from_lower()) else { return Ok(false) };
+        let Some(upper) = node.upper().filter(|_| self.lower_changes && node.from_lower) else { return Ok(false) };
         if self.merged_with(dir)?.is_none() {
             return Ok(false);
         }
@@ -327,7 +334,7 @@ impl Shared {
     /// The directory of the upper under a name, if what it stands for is gone.
     fn shell(&self, dir: &Arc<Node>, name: &[u8]) -> Result<Option<Arc<Node>>> {
         let node = self.entry(dir, name_of(name)?)?.node;
-        let shows_below = node.is_from_lower() && !node.state().opaque;
+        let shows_below = node.from_lower && !node.state().opaque;
         Ok(if shows_below && self.is_lost(&node)? { Some(node) } else { None })
     }
 

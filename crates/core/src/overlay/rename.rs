@@ -38,12 +38,10 @@ impl Shared {
         if entry.in_upper {
             return Ok(());
         }
-        if let Some(plan) = &how.plan {
-            how.copy = Some(self.copy(tx, &entry.node, plan)?);
-        }
-        if entry.node.linked {
-            let upper = how.copy.or(entry.node.upper()).ok_or(ErrorKind::Stale)?;
-            tx.link(upper, at.0.upper().ok_or(ErrorKind::Stale)?, at.1)?;
+        match (&how.plan, entry.node.upper()) {
+            (Some(plan), _) => how.copy = Some(self.copy(tx, &entry.node, plan)?),
+            (None, Some(upper)) => drop(tx.link(upper, at.0.upper().ok_or(ErrorKind::Stale)?, at.1)?),
+            (None, None) => return Err(ErrorKind::Stale.into()),
         }
         Ok(())
     }

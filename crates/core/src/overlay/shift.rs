@@ -10,14 +10,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::changes::is_gone;
+use super::changes::{Names, is_gone};
 use super::layer::{Held, Layer};
 use super::node::Node;
-use super::record::{Origin, Own};
-use super::{LowerIdentity, Overlay, Shared, format, name_of, names, numbers};
+use super::record::{Origin, Own, shown};
+use super::{LowerIdentity, Overlay, Shared, anchor, format, name_of, names, numbers};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::Store;
-use crate::types::{FileName, Ino, Kind};
+use crate::types::{FileName, Ino, Kind, SetAttr};
 
 /// How two states of an overlay differ, in the numbers and names that it shows.
 #[derive(Default, Debug)]
@@ -28,6 +28,8 @@ pub struct Told {
     pub same: BTreeSet<(Ino, Vec<u8>)>,
     /// What differs; and whether as something else than a directory that still shows what it showed of the lower.
     pub inodes: BTreeMap<Ino, bool>,
+    /// What differs and is the lower's alone again: its names from the root there.
+    pub surfaced: BTreeSet<Names>,
 }
 
 /// As what an inode of an upper is shown.
@@ -43,16 +45,17 @@ struct Shown {
 struct State<'s> {
     upper: &'s Arc<Layer>,
     whiteout: Option<Held>,
+    index: Option<Held>,
 }
 
 impl<'s> State<'s> {
     fn of(upper: &'s Arc<Layer>) -> Result<State<'s>> {
-        let whiteout = upper.find(Ino::ROOT, name_of(names::WHITEOUT)?)?.map(|(_, held)| held);
-        Ok(State { upper, whiteout })
+        let part = |name: &[u8]| Ok::<_, FsError>(upper.find(Ino::ROOT, name_of(name)?)?.map(|(_, held)| held));
+        Ok(State { upper, whiteout: part(names::WHITEOUT)?, index: part(names::INDEX)? })
     }
 
     /// As what an inode is shown. `None` where it is not there, or is the overlay's own.
-    fn shown(&self, inode: Ino) -> Result<Option<Shown>> {
+    fn shown(&self, shared: &Shared, inode: Ino) -> Result<Option<Shown>> {
         if inode == Ino::ROOT {
             return Ok(None);
         }
@@ -61,15 +64,48 @@ impl<'s> State<'s> {
             Err(e) if e.kind() == ErrorKind::Stale => return Ok(None),
             Err(e) => return Err(e),
         };
-        let value = match self.upper.store.xattr(inode, Own::Origin.name()) {
-            Ok(value) => value,
-            Err(e) if e.kind() == ErrorKind::NoAttribute => {
-                return Ok(numbers::of_upper(inode).map(|ino| Shown { ino, kind, opaque: false }));
+        Ok(match self.origin(inode)? {
+            None => numbers::of_upper(inode).map(|ino| Shown { ino, kind, opaque: false }),
+            Some(origin) => {
+                let found = || self.path(&origin).and_then(|path| shared.at_path_below(&path));
+                let ino = shared.number_of_copy(inode, &origin, found)?;
+                Some(Shown { ino, kind, opaque: origin.opaque })
             }
-            Err(e) => return Err(e),
+        })
+    }
+
+    fn origin(&self, inode: Ino) -> Result<Option<Origin>> {
+        match self.upper.store.xattr(inode, Own::Origin.name()) {
+            Ok(value) => Origin::decode(&value, &format!("inode {} of the upper layer", inode.0)).map(Some),
+            Err(e) if matches!(e.kind(), ErrorKind::NoAttribute | ErrorKind::Stale) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Where an origin's object lies in the lower, as this state notes it.
+    fn path(&self, origin: &Origin) -> Result<Names> {
+        let index = self.index.as_ref().ok_or(ErrorKind::Corrupt)?;
+        anchor::path(self.upper, index.ino, &origin.way)
+    }
+
+    fn origin_path(&self, inode: Ino) -> Result<Option<Names>> {
+        self.origin(inode)?.map(|origin| self.path(&origin)).transpose()
+    }
+
+    /// Where a copy's original is, if the copy was changed since it was made.
+    fn changed_origin(&self, inode: Ino) -> Result<Option<Names>> {
+        let Some(origin) = self.origin(inode)? else { return Ok(None) };
+        let is_changed = self.upper.store.getattr(inode)?.ctime != origin.print.ctime;
+        if is_changed { self.path(&origin).map(Some) } else { Ok(None) }
+    }
+
+    /// Whether a directory of the upper has a whiteout of that name.
+    fn has_whiteout(&self, dir: Ino, name: &[u8]) -> Result<bool> {
+        let entry = match self.upper.find(dir, name_of(name)?) {
+            Err(e) if matches!(e.kind(), ErrorKind::Stale | ErrorKind::NotDirectory) => None,
+            entry => entry?,
         };
-        let origin = Origin::decode(&value, &format!("inode {} of the upper layer", inode.0))?;
-        Ok(Overlay::number_of(origin.print.ino).map(|ino| Shown { ino, kind, opaque: origin.opaque }))
+        Ok(entry.is_some_and(|(_, held)| self.whiteout.as_ref().is_some_and(|whiteout| whiteout.ino == held.ino)))
     }
 
     /// What `name` leads to in a directory that has a copy or not, and stands for `dir`.
@@ -83,7 +119,7 @@ impl<'s> State<'s> {
         let entry = copy.map(|copy| self.upper.find(copy, name)).transpose()?.flatten();
         match entry {
             Some((_, held)) if self.whiteout.as_ref().is_some_and(|whiteout| whiteout.ino == held.ino) => Ok(None),
-            Some((_, held)) => Ok(self.shown(held.ino)?.map(|shown| (shown.ino, shown.kind))),
+            Some((_, held)) => Ok(self.shown(shared, held.ino)?.map(|shown| (shown.ino, shown.kind))),
             None => match shared.beneath(dir, name) {
                 Ok(below) => below.map(|(attr, _)| Ok((shared.number_of_lower(attr.ino)?, attr.kind))).transpose(),
                 Err(e) if is_gone(&e) => Ok(None),
@@ -157,7 +193,39 @@ impl Overlay {
     }
 }
 
+impl Overlay {
+    /// Gives what is the lower's alone, at these paths there, the time of change `times` has: it is copied up for that. What is not found where it
+    /// is in the lower, or cannot be copied, is left as it is.
+    pub fn stamp(&self, paths: impl IntoIterator<Item = Names>, times: &SetAttr) {
+        let shared = self.shared();
+        for path in paths {
+            if let Err(e) = shared.stamp(&path, times) {
+                tracing::warn!("{}: its time of change stays that of the layer below: {e}", shown(&path));
+            }
+        }
+        shared.settle();
+    }
+}
+
 impl Shared {
+    fn stamp(&self, path: &Names, times: &SetAttr) -> Result<()> {
+        let mut node = self.root.clone();
+        for name in path {
+            let found = {
+                let _names = self.names.read();
+                self.find(&node, name_of(name)?)?
+            };
+            match found {
+                Some(entry) => node = entry.node,
+                None => return Ok(()),
+            }
+        }
+        if node.upper().is_some() {
+            return Ok(());
+        }
+        self.change(&node, &mut |tx, upper| tx.setattr(upper, times).map(drop))
+    }
+
     fn told_of<'n>(
         &self,
         states: [State<'_>; 2],
@@ -166,7 +234,11 @@ impl Shared {
     ) -> Result<Told> {
         let mut told = Told::default();
         for (copy, name) in entries {
-            let [now, then] = [states[0].shown(copy)?, states[1].shown(copy)?];
+            let [now, then] = [states[0].shown(self, copy)?, states[1].shown(self, copy)?];
+            if let (true, Some(mut path)) = (states[0].has_whiteout(copy, name)?, states[0].origin_path(copy)?) {
+                path.push(name.to_vec());
+                told.surfaced.insert(path);
+            }
             let number = now.or(then).map(|shown| shown.ino);
             let Some(dir) = number.and_then(|number| self.node(number).ok()).filter(|dir| dir.is_directory()) else {
                 continue;
@@ -182,8 +254,11 @@ impl Shared {
             }
         }
         for inode in inodes {
-            let shown = [states[0].shown(inode)?, states[1].shown(inode)?];
+            let shown = [states[0].shown(self, inode)?, states[1].shown(self, inode)?];
             let opaque = shown.map(|shown| shown.is_some_and(|shown| shown.opaque));
+            if let [Some(_), None] = shown {
+                told.surfaced.extend(states[0].changed_origin(inode)?);
+            }
             for shown in shown.into_iter().flatten() {
                 let stays = shown.kind == Kind::Directory && opaque[0] == opaque[1];
                 *told.inodes.entry(shown.ino).or_insert(false) |= !stays;

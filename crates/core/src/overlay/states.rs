@@ -21,7 +21,7 @@ pub const STATE_XATTR: &str = "user.adit.state";
 /// Files that are told apart at most; of more of them nothing is noted.
 const FILES_MAX: usize = 1 << 18;
 /// What the file begins with; the last byte is the version.
-const MAGIC: [u8; 8] = *b"aditcmt\x02";
+const MAGIC: [u8; 8] = *b"aditcmt\x03";
 /// Number and length, and two times of 12 bytes.
 const RECORD_LEN: usize = 40;
 /// How much is written at once.

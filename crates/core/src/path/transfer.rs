@@ -1,6 +1,7 @@
 //! Copies trees between a store and the host: [`copy_out`] (`adit get`) and [`copy_in`] (`adit put`).
 //!
-//! Modes and modification times are kept, owners are not. A set-id bit stays where the copy belongs to the same user or
+//! Modes and modification times are kept. Owners are kept by root's [`copy_in`], where the store has owners; else that they are not is told
+//! once. A set-id bit stays where the copy belongs to the same user or
 //! group all the same; elsewhere it would give rights to whoever copies, so it goes, and that is told
 //! ([`Event::Altered`]). Holes stay holes. Names of one file stay names of one file, and extended attributes and ACLs are kept,
 //! where the target has such things; where it does not, that is told once ([`Event::Lost`]). Symbolic links are copied as links. On the host every step is relative to an open directory and follows no link, so nothing is read or
@@ -120,11 +121,17 @@ enum Lack {
     Links,
     Xattrs,
     Acls,
+    /// The copies are those of who makes them.
+    Owners,
 }
 
 /// What was told of what the target lacks.
 #[derive(Clone, Copy, Default)]
-struct Told([bool; 3]);
+struct Told {
+    lacks: [bool; 4],
+    /// An attribute of the host's own was left out.
+    foreign: bool,
+}
 
 /// Whose something is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -254,7 +261,7 @@ impl<'p, 'f> Log<'p, 'f> {
 
     /// The target lacks something that the original has.
     fn lost(&mut self, lack: Lack) -> Result<()> {
-        let Some(told) = self.told.0.get_mut(lack as usize) else { return Ok(()) };
+        let Some(told) = self.told.lacks.get_mut(lack as usize) else { return Ok(()) };
         if std::mem::replace(told, true) {
             return Ok(());
         }
@@ -262,8 +269,29 @@ impl<'p, 'f> Log<'p, 'f> {
             Lack::Links => "hard links cannot be made there: each name of a file with several is a copy of its own",
             Lack::Xattrs => "extended attributes cannot be kept there: the copies have none",
             Lack::Acls => "ACLs cannot be kept there: the copies have none",
+            Lack::Owners if rustix::process::geteuid().is_root() => {
+                "owners cannot be kept there: the copies belong to root"
+            }
+            Lack::Owners => "owners are left out: the copies belong to who makes them; run by root, put keeps them",
         };
         self.tell(Event::Lost { what })
+    }
+
+    /// The copy lacks the rights of a program that the original has.
+    fn capability(&mut self, path: &[u8]) -> Result<()> {
+        let what = "without its file capabilities, for its copy has another owner";
+        self.tell(Event::Altered { path: &show(path), what })
+    }
+
+    /// The original has an extended attribute that means something on its own host alone.
+    fn foreign(&mut self, name: &[u8]) -> Result<()> {
+        if std::mem::replace(&mut self.told.foreign, true) {
+            return Ok(());
+        }
+        let name = String::from_utf8_lossy(name);
+        let what =
+            format!("the extended attribute {name} is left out, as all that only the host of the original understands");
+        self.tell(Event::Lost { what: &what })
     }
 
     /// The copy lacks an extended attribute that the target did not take.

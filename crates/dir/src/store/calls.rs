@@ -1,7 +1,9 @@
 //! The calls of a [`DirStore`].
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use adit_core::host;
@@ -28,10 +30,11 @@ impl Store for DirStore {
     fn lookup(&self, parent: Ino, name: FileName<'_>) -> Result<Attr> {
         let inner = &*self.inner;
         let _naming = inner.naming.read();
-        let found = inner.folder.find(inner.dir(parent)?, name.as_bytes()).map_err(|e| match e.is_not_found() {
-            true => e,
-            false => e.on("look up", format!("{}/{}", inner.shown(parent).trim_end_matches('/'), name.display())),
-        })?;
+        let found =
+            inner.folder.find((inner.dir(parent)?, parent), name.as_bytes()).map_err(|e| match e.is_not_found() {
+                true => e,
+                false => e.on("look up", format!("{}/{}", inner.shown(parent).trim_end_matches('/'), name.display())),
+            })?;
         inner.learn(parent, name, found, false)
     }
 
@@ -41,7 +44,7 @@ impl Store for DirStore {
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         let _naming = self.inner.naming.read();
-        self.inner.folder.attr(self.inner.held(ino)?)
+        self.inner.folder.attr_of_known(self.inner.held(ino)?, ino)
     }
 
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
@@ -93,8 +96,10 @@ impl Store for DirStore {
                 let above = inner.shown(ino);
                 e.on("list", format!("{}/{}", above.trim_end_matches('/'), String::from_utf8_lossy(name)))
             };
-            let Some(kind) = inner.folder.listed_kind(&dir, name, entry.file_type()).map_err(about)? else { continue };
-            let ino = inner.folder.listed(dev, entry.ino()).map_err(about)?;
+            let Some(kind) = inner.folder.listed_kind((&dir, ino), name, entry.file_type()).map_err(about)? else {
+                continue;
+            };
+            let ino = inner.folder.listed(ino, name, (dev, entry.ino())).map_err(about)?;
             let entry = DirEntry { cookie, ino, kind, name: FileName::new(name)? };
             if sink(entry).is_break() {
                 break;
@@ -189,17 +194,17 @@ impl Store for DirStore {
         }
         let _naming = inner.naming.write();
         let (from_dir, to_dir) = (inner.dir(parent)?, inner.dir(new_parent)?);
-        let (from, to) = (inner.number_of(&from_dir, name), inner.number_of(&to_dir, new_name));
+        let (from, to) = (inner.number_of((&from_dir, parent), name), inner.number_of((&to_dir, new_parent), new_name));
         let (old, new) = (name.as_bytes(), new_name.as_bytes());
-        match flags.is_empty() {
-            // Not every host knows flags.
-            true => rustix::fs::renameat(&from_dir, old, &to_dir, new),
-            false => {
-                let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
-                rustix::fs::renameat_with(&from_dir, old, &to_dir, new, flags)
-            }
+        if flags.is_empty() {
+            rustix::fs::renameat(&from_dir, old, &to_dir, new).map_err(fail)?;
+        } else if flags == RenameFlags::NOREPLACE {
+            let place = |dir, name| (AsFd::as_fd(dir), OsStr::from_bytes(name));
+            told(inner.names.rename(place(&from_dir, old), place(&to_dir, new)))?;
+        } else {
+            let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
+            rustix::fs::renameat_with(&from_dir, old, &to_dir, new, flags).map_err(fail)?;
         }
-        .map_err(fail)?;
         if from == to {
             // Two names of one inode: nothing was moved.
             return Ok(());
@@ -275,7 +280,8 @@ impl Store for DirStore {
     }
 
     fn statfs(&self) -> Result<StatFs> {
-        Ok(statfs_of(&rustix::fs::fstatvfs(&**self.inner.folder.root()).map_err(fail)?))
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Ok(statfs_of(&**self.inner.folder.root(), uid, gid)?)
     }
 
     fn path_of(&self, ino: Ino) -> Option<String> {
@@ -300,7 +306,7 @@ impl DirStore {
         inner.to_change()?;
         let _naming = inner.naming.write();
         let dir = inner.dir(parent)?;
-        let ino = inner.number_of(&dir, name);
+        let ino = inner.number_of((&dir, parent), name);
         rustix::fs::unlinkat(&dir, name.as_bytes(), flags).map_err(fail)?;
         if let Some(ino) = ino {
             inner.dirs.drop(ino);

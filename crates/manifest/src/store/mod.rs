@@ -134,6 +134,11 @@ impl ManifestStore {
         self.0.cache.make_room_for(bytes)
     }
 
+    /// Bytes of the cache, all of which can be removed while nobody reads them.
+    pub fn evictable_bytes(&self) -> u64 {
+        self.0.cache.stats().used_bytes
+    }
+
     /// Whether something of the content of its first `nodes_max` entries is in the cache. What is damaged has none.
     pub fn has_cached(&self, nodes_max: u32) -> bool {
         let is_file = |id: &NodeId| self.0.index.kind(*id).is_ok_and(|kind| kind == Kind::File);

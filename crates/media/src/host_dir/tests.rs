@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-use adit_core::types::SetTime;
+use adit_core::host::free_name::temporary_name;
+use adit_core::types::{SetTime, Timestamp};
 
 use super::*;
 
@@ -17,6 +18,11 @@ fn fixture() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let host = HostDirectory::open(dir.path()).unwrap();
     Fixture { dir, host }
+}
+
+fn fixture_with(names: FreeNames) -> Fixture {
+    let Fixture { dir, host } = fixture();
+    Fixture { dir, host: HostDirectory { names, ..host } }
 }
 
 fn content(bytes: &[u8]) -> NewFile<'_> {
@@ -45,9 +51,7 @@ fn each_way(check: impl Fn(&Fixture)) {
         check(&f);
     }
     for links in [Links::OneFile, Links::TwoFiles, Links::Missing] {
-        let f = fixture();
-        f.host.rename_flags.store(false, Ordering::Relaxed);
-        f.host.links.set(links).unwrap();
+        let f = fixture_with(FreeNames::without_flags(links));
         f.host.unnamed.store(false, Ordering::Relaxed);
         check(&f);
     }
@@ -329,36 +333,33 @@ fn files_outlive_their_names() {
 }
 
 #[test]
-fn what_is_removed_at_once_is_freed_with_its_remains() {
+fn what_is_held_can_be_used_without_a_name() {
     let mut f = fixture();
     // Whatever filesystem this is.
     f.host.freeing = Arc::new(Freeing::holding(2));
-    let path = |n: usize| format!("f{n}");
-    let numbers: Vec<_> =
-        (0..3).map(|n| f.host.publish(Path::new(&path(n)), &content(b"abc")).unwrap().stat().unwrap().ino.0).collect();
-    let exists = |number: u64| {
-        let fds = fs::read_dir("/proc/self/fd").unwrap();
-        fds.flatten().any(|fd| fs::metadata(fd.path()).is_ok_and(|m| m.ino() == number && m.nlink() == 0))
-    };
-    let remains: Vec<_> = (0..3).map(|n| f.host.remove_at_once(Path::new(&path(n))).unwrap()).collect();
-    assert!(names(&f.host, "").is_empty(), "the names are gone");
-    // Each takes a thread when it is freed: there are few of them, and what comes then is freed in its removal.
-    assert_eq!(remains.iter().map(Remains::is_some).collect::<Vec<_>>(), [true, true, false]);
-    assert_eq!(numbers.iter().map(|&n| exists(n)).collect::<Vec<_>>(), [true, true, false]);
-    drop(remains);
-    assert!(!numbers.iter().any(|&n| exists(n)));
-    f.host.publish(Path::new("f"), &content(b"abc")).unwrap();
-    assert!(f.host.remove_at_once(Path::new("f")).unwrap().is_some(), "there is room again");
-    // As any removal: no directories, and nothing through a link.
-    f.host.make_dir(Path::new("d"), 0o755, None).unwrap();
-    assert_eq!(errno(f.host.remove_at_once(Path::new("d"))), Some(libc::EISDIR));
-    assert_eq!(errno(f.host.remove_at_once(Path::new("absent"))), Some(libc::ENOENT));
-    assert!(!f.host.remove_at_once(Path::new("absent")).is_ok_and(|r| r.is_some()));
-    fs::write(f.dir.path().join("outside"), b"stays").unwrap();
-    symlink("outside", f.dir.path().join("link")).unwrap();
-    drop(f.host.remove_at_once(Path::new("link")).unwrap());
-    assert_eq!(names(&f.host, ""), ["d", "outside"].map(String::from).into());
-    f.host.statfs().unwrap();
+    let (a, b) = (Path::new("a"), Path::new("b"));
+    for path in [a, b, Path::new("c")] {
+        f.host.publish(path, &content(b"abc")).unwrap();
+    }
+    let held = [a, b].map(|path| f.host.hold(path).unwrap());
+    assert!(f.host.hold(Path::new("c")).is_none(), "there is an end to it");
+    f.host.remove(a, Kind::File).unwrap();
+    f.host.rename(Path::new("c"), b, RenameFlags::empty()).unwrap();
+    for file in &held {
+        let (found, set) = (file.stat().unwrap(), SetAttr { perm: Some(0o600), ..SetAttr::default() });
+        file.set_attr(&set).unwrap();
+        let open = file.open(Access::Write).unwrap();
+        open.write_at(3, b"def").unwrap();
+        let mut buf = [0; 8];
+        assert_eq!(file.open(Access::Read).unwrap().read_at(0, &mut buf).unwrap(), 6);
+        let now = open.stat().unwrap();
+        assert_eq!((&buf[..6], now.ino, now.perm, now.nlink), (&b"abcdef"[..], found.ino, 0o600, 0));
+    }
+    drop(held);
+    f.host.freeing.settle();
+    f.host.publish(a, &content(b"abc")).unwrap();
+    assert!(f.host.hold(a).is_some(), "there is room again");
+    assert!(f.host.hold(Path::new("absent")).is_none());
 }
 
 #[test]
@@ -430,11 +431,9 @@ fn nothing_is_changed_through_a_link_on_the_way() {
 
 /// Runs `check` with `renameat2` and with what takes its place.
 fn each_rename(check: impl Fn(&Fixture)) {
-    for (known, links) in [(true, Links::OneFile), (false, Links::OneFile), (false, Links::TwoFiles)] {
-        let f = fixture();
-        f.host.rename_flags.store(known, Ordering::Relaxed);
-        f.host.links.set(links).unwrap();
-        check(&f);
+    let without = FreeNames::without_flags;
+    for names in [FreeNames::new(), without(Links::OneFile), without(Links::TwoFiles)] {
+        check(&fixture_with(names));
     }
 }
 
@@ -529,24 +528,11 @@ fn a_descriptor_is_the_file_with_its_access() {
     assert_eq!(file.set_len(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
 }
 
-#[test]
-fn what_links_are_here_is_found_out_and_leaves_nothing() {
-    let f = fixture();
-    assert_eq!(f.host.links(&Parent::Root(f.host.root.as_fd())).unwrap(), Links::OneFile);
-    assert_eq!(names(&f.host, ""), BTreeSet::new());
-    let gone = fixture();
-    fs::remove_dir(gone.dir.path()).unwrap();
-    assert!(gone.host.links(&Parent::Root(gone.host.root.as_fd())).is_err(), "that says nothing of links");
-    assert_eq!(gone.host.links.get(), None);
-}
-
 /// Where a link is another file, none is relied on: whoever has a file open goes on with it under its new name.
 #[test]
 fn a_file_that_is_renamed_without_links_stays_the_one_that_is_open() {
     for links in [Links::TwoFiles, Links::Missing] {
-        let f = fixture();
-        f.host.rename_flags.store(false, Ordering::Relaxed);
-        f.host.links.set(links).unwrap();
+        let f = fixture_with(FreeNames::without_flags(links));
         let file = f.host.publish(Path::new("a"), &content(b"12345")).unwrap();
         f.host.rename(Path::new("a"), Path::new("b"), RenameFlags::NOREPLACE).unwrap();
         file.write_at(0, b"abc").unwrap();
@@ -557,9 +543,8 @@ fn a_file_that_is_renamed_without_links_stays_the_one_that_is_open() {
 
 #[test]
 fn a_host_that_can_do_what_changes_need_is_found_so() {
-    for known in [true, false] {
-        let f = fixture();
-        f.host.rename_flags.store(known, Ordering::Relaxed);
+    for free in [FreeNames::new(), FreeNames::without_flags(Links::OneFile)] {
+        let f = fixture_with(free);
         f.host.make_dir(Path::new("d"), 0o755, None).unwrap();
         f.host.trial(Path::new("d")).unwrap();
         assert_eq!((names(&f.host, "d").len(), names(&f.host, "").len()), (0, 1), "it leaves nothing");

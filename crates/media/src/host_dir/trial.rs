@@ -1,95 +1,14 @@
-//! What the host does with names, found out by trying.
-//!
-//! No flag of a mount tells it: the filesystems of FUSE that go by paths (sshfs, mergerfs, unionfs) make a link, and the
-//! kernel takes the second name for another file, with a number, a length and a cache of its own.
+//! What a store that changes files does on its host, found out by trying: no flag of a mount tells it.
 
-use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use adit_core::host::free_name::{is_of_the_moment, temporary_name};
 use adit_core::media::{HostDir, HostFile, NewFile};
 use adit_core::types::{Access, Kind, RenameFlags};
-use rustix::fs::{AtFlags, Mode, OFlags};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 
-use super::{HostDirectory, temporary_name};
-use crate::host::write_all_at;
-
-/// What `link(2)` makes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Links {
-    /// A further name of one file.
-    OneFile,
-    /// A further name of one content, which the kernel takes for another file.
-    TwoFiles,
-    /// Nothing: the host has no links.
-    Missing,
-}
-
-/// Makes a file under a name that nobody else has, open for both.
-pub(super) fn new_file(dir: impl AsFd, mode: Mode) -> io::Result<(String, OwnedFd)> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    loop {
-        let name = temporary_name();
-        match retry_on_intr(|| rustix::fs::openat(&dir, &name, flags, mode)) {
-            Ok(fd) => return Ok((name, fd)),
-            Err(Errno::EXIST) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-}
-
-/// Whether the name in `dir` is the open file `fd`, as far as numbers tell.
-pub(super) fn is_one(dir: impl AsFd, name: &OsStr, fd: &OwnedFd) -> io::Result<bool> {
-    let (named, open) = (rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?, rustix::fs::fstat(fd)?);
-    Ok((named.st_dev, named.st_ino) == (open.st_dev, open.st_ino))
-}
-
-/// Tries a link in `dir`, and removes what it made.
-///
-/// # Errors
-/// What says nothing of links: there is no room, no descriptor, no right to make anything there, or no host any more.
-pub(super) fn links(dir: impl AsFd) -> io::Result<Links> {
-    let (first, fd) = new_file(&dir, Mode::RUSR | Mode::WUSR)?;
-    let second = temporary_name();
-    let linked = rustix::fs::linkat(&dir, &first, &dir, &second, AtFlags::empty());
-    let tried = match linked {
-        Ok(()) => is_seen(&dir, &second, &fd),
-        Err(e) if is_of_the_moment(e) => Err(e.into()),
-        Err(_) => Ok(false),
-    };
-    let open = rustix::fs::fstat(&fd);
-    // Closed before: some hosts store a file once more when it is closed. What cannot be removed again is swept as what a kill
-    // leaves.
-    drop(fd);
-    let _ = rustix::fs::unlinkat(&dir, &first, AtFlags::empty());
-    let named = rustix::fs::statat(&dir, &second, AtFlags::SYMLINK_NOFOLLOW);
-    if linked.is_ok() {
-        let _ = rustix::fs::unlinkat(&dir, &second, AtFlags::empty());
-    }
-    let stays = open.is_ok_and(|open| named.is_ok_and(|named| named.st_ino == open.st_ino));
-    Ok(match (linked, tried?) {
-        (Err(_), _) => Links::Missing,
-        (Ok(()), seen) if seen && stays => Links::OneFile,
-        (Ok(()), _) => Links::TwoFiles,
-    })
-}
-
-/// Whether what is written to `fd` shows under the name at once.
-fn is_seen(dir: impl AsFd, name: &str, fd: &OwnedFd) -> io::Result<bool> {
-    let len = || rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).map(|st| st.st_size);
-    let before = len()?;
-    write_all_at(fd, 0, b"x")?;
-    Ok(before == 0 && len()? == 1 && is_one(&dir, name.as_ref(), fd)?)
-}
-
-/// Whether the error says how things are now, and not what the host can do.
-fn is_of_the_moment(e: Errno) -> bool {
-    let of_the_moment =
-        [Errno::NOSPC, Errno::DQUOT, Errno::NOMEM, Errno::INTR, Errno::NOTCONN, Errno::TIMEDOUT, Errno::STALE];
-    of_the_moment.contains(&e)
-}
+use super::HostDirectory;
 
 /// Tries in `folder` what a store that changes files does, and removes what it made. See [`HostDir::trial`].
 pub(super) fn changes(host: &HostDirectory, folder: &Path) -> io::Result<()> {

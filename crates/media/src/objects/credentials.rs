@@ -10,11 +10,11 @@
 //! and the sources have a rest in between.
 
 mod asked;
+mod command;
 mod elsewhere;
 mod sso;
 
 use std::pin::Pin;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,21 +25,21 @@ use reqsign_aws_v4::{
     StaticCredentialProvider,
 };
 use reqsign_core::time::Timestamp;
-use reqsign_core::{
-    CommandExecute, CommandOutput, Context, Error, ProvideCredential, Result, Signer, SigningCredential,
-};
-use serde_json::Value;
+use reqsign_core::{Context, Error, ProvideCredential, Result, Signer, SigningCredential};
+use tokio::time::Instant as TokioInstant;
 
 pub use self::asked::{Lacking, NONE_SET_UP, Why};
 pub use self::sso::renewals_end;
 
 use self::asked::{Asked, cleaned, trouble_of, words};
+use self::command::Command;
 use self::elsewhere::{SendElsewhere, SignElsewhere};
 use self::sso::SingleSignOn;
 use super::endpoint::domain;
 use super::near::may_have_secrets;
 use super::options::{S3Settings, Surroundings};
 use super::profile::{Keys, ProfileFile};
+use super::transport::began;
 
 /// Most profiles of which each is the source of the one before.
 const SOURCES_MAX: u32 = 8;
@@ -57,7 +57,11 @@ pub struct Credentials {
     instance_metadata: bool,
     region: String,
     around: Arc<dyn Surroundings>,
+    /// Longest time of a command that is asked outside of any call.
+    deadline: Duration,
     last: Arc<Mutex<Option<Last>>>,
+    /// When it was found that nobody has any, and why.
+    failed: Arc<Mutex<Option<(TokioInstant, Lacking)>>>,
     why: Why,
 }
 
@@ -76,17 +80,24 @@ impl Credentials {
             instance_metadata: settings.options.instance_metadata,
             region: settings.region.clone(),
             around,
+            deadline: settings.options.deadline,
             last: Arc::default(),
+            failed: Arc::default(),
             why,
         }
     }
 
     async fn find(&self, context: &Context, asked: &mut Asked) -> Option<Credential> {
         // Who names a profile for a store means it, whatever is in the variables.
-        if !self.is_explicit
-            && let Some(found) = asked.of("the variables", EnvCredentialProvider::new(), context).await
-        {
-            return Some(found);
+        if !self.is_explicit {
+            let [id, secret] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+            if self.around.set_variable(id).is_some() && self.around.set_variable(secret).is_none() {
+                asked.failed(format!("{id} is set, and {secret} is not: set both, or neither"));
+                return None;
+            }
+            if let Some(found) = asked.of("the variables", EnvCredentialProvider::new(), context).await {
+                return Some(found);
+            }
         }
         let name = self.profile.as_deref().unwrap_or("default");
         let file = self.file(name, asked)?;
@@ -229,8 +240,18 @@ impl Credentials {
             if found.is_some() || asked.failures() > failures {
                 return found;
             }
-            let command = ProcessCredentialProvider::new().with_command(file.value("credential_process")?);
-            asked.of(&format!("the command of profile {name}"), command, context).await
+            let line = file.value("credential_process")?;
+            let source = format!("the command of profile {name}");
+            match Command::parse(&line, self.deadline) {
+                Ok(command) => {
+                    let context = context.clone().with_command_execute(command);
+                    asked.of(&source, ProcessCredentialProvider::new().with_command(line), &context).await
+                }
+                Err(why) => {
+                    asked.failed(format!("{source}: {why}"));
+                    None
+                }
+            }
         })
     }
 
@@ -326,9 +347,16 @@ impl ProvideCredential for Credentials {
         {
             return Ok(Some(last.found.clone()));
         }
-        let context = context.clone().with_command_execute(Commands);
+        // A call that waited for this turn meanwhile would begin the same wait anew.
+        let is_of_this = |at: &TokioInstant| began().is_some_and(|began| began < *at);
+        let failed = self.failed.lock().clone().filter(|(at, _)| last.is_none() && is_of_this(at));
+        if let Some((_, lacking)) = failed {
+            let why = lacking.to_string();
+            *self.why.lock() = Some(lacking);
+            return Err(Error::credential_invalid(why));
+        }
         let mut asked = Asked::default();
-        match (self.find(&context, &mut asked).await, last) {
+        match (self.find(context, &mut asked).await, last) {
             (Some(found), last) => {
                 *self.why.lock() = None;
                 // A source may have nothing newer until the last minute.
@@ -346,6 +374,7 @@ impl ProvideCredential for Credentials {
             (None, None) => {
                 let lacking = asked.lacking();
                 let why = lacking.to_string();
+                *self.failed.lock() = Some((TokioInstant::now(), lacking.clone()));
                 *self.why.lock() = Some(lacking);
                 Err(Error::credential_invalid(why))
             }
@@ -375,42 +404,6 @@ fn web_identity(
         .with_region(region)
         .with_regional_sts_endpoint()
         .with_role_session_name(session.unwrap_or_else(|| SESSION_NAME.to_owned()))
-}
-
-/// Runs the command of a profile (`credential_process`) with the shell, so that it may have quotes. It ends with the request
-/// that needs it.
-#[derive(Debug)]
-struct Commands;
-
-impl CommandExecute for Commands {
-    async fn command_execute(&self, program: &str, arguments: &[&str]) -> Result<CommandOutput> {
-        // The library takes a command apart at white space.
-        let line = [&[program], arguments].concat().join(" ");
-        let mut command = tokio::process::Command::new("/bin/sh");
-        command
-            .args(["-c", &line])
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true);
-        let output = command.output().await;
-        let output = output.map_err(|e| Error::unexpected(format!("/bin/sh cannot be run: {e}")))?;
-        if output.status.success() && !are_credentials(&output.stdout) {
-            // What the library would say has parts of it, and there may be secrets in any.
-            return Err(Error::unexpected("its output is not what it should be"));
-        }
-        Ok(CommandOutput { status: output.status.code().unwrap_or(-1), stdout: output.stdout, stderr: output.stderr })
-    }
-}
-
-/// Whether the library can read what a command wrote.
-fn are_credentials(output: &[u8]) -> bool {
-    let Ok(Value::Object(fields)) = serde_json::from_slice(output) else { return false };
-    let has = |name: &str| fields.get(name).is_some_and(Value::is_string);
-    let may_have = |name: &str| fields.get(name).is_none_or(|value| value.is_string() || value.is_null());
-    fields.get("Version").and_then(Value::as_u64).is_some_and(|version| u32::try_from(version).is_ok())
-        && ["AccessKeyId", "SecretAccessKey"].into_iter().all(has)
-        && ["SessionToken", "Expiration"].into_iter().all(may_have)
 }
 
 #[cfg(test)]
@@ -601,7 +594,6 @@ mod tests {
     #[test]
     fn what_went_wrong_is_told() {
         for (profile, why) in [
-            ("nobody", "there is no profile nobody"),
             ("a", "too many profiles"),
             ("code", "mfa_serial"),
             ("half", "no source_profile"),

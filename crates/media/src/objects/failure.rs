@@ -162,7 +162,8 @@ fn classify(e: &Error) -> (ErrorKind, String) {
         }
         (_, Kind::NotFound) => (ErrorKind::NotFound, "there is no such object".to_owned()),
         (_, Kind::PermissionDenied) => {
-            (ErrorKind::PermissionDenied, format!("{words}; check which credentials are used, and what they may do"))
+            let advice = "check which credentials are used, and what they may do; a bucket whose requester pays wants --request-payer";
+            (ErrorKind::PermissionDenied, format!("{words}; {advice}"))
         }
         (_, Kind::Conflict) => (ErrorKind::Network, format!("{words}; others store the same object, try again later")),
         (_, Kind::ConditionNotMatch) => (ErrorKind::Stale, "it is another object than before".to_owned()),
@@ -186,6 +187,9 @@ pub fn of_trouble(trouble: &Trouble) -> (ErrorKind, String) {
         }
         Trouble::Broken(what) => {
             (ErrorKind::Network, format!("{what}; check the endpoint and the network, or try again later"))
+        }
+        Trouble::Elsewhere(what) => {
+            (ErrorKind::InvalidInput, format!("{what}: that is no object store; check the endpoint, and its path"))
         }
         Trouble::Contradiction(what) => {
             (ErrorKind::Corrupt, format!("{what}: the store, or something before it, does not keep to the protocol"))
@@ -310,6 +314,7 @@ mod tests {
             (Trouble::Broken("connection refused".to_owned()), ErrorKind::Network),
             (Trouble::Broken("invalid peer certificate: UnknownIssuer".to_owned()), ErrorKind::Network),
             (Trouble::Contradiction("another range".to_owned()), ErrorKind::Corrupt),
+            (Trouble::Elsewhere("a page"), ErrorKind::InvalidInput),
         ] {
             assert_eq!(failed("read object", "s3://b/k", &trouble.into_error()).kind(), kind);
         }

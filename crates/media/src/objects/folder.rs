@@ -8,9 +8,12 @@
 //! has no unnamed files, a kill can leave a temporary `.adit-<8 hex digits>.tmp`; no object has such a name.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
+use adit_core::host;
+use adit_core::host::free_name::{is_temporary_name, temporary_name};
 use adit_core::media::{
     Content, Fetched, HostDir, ListedObject, ObjectInfo, ObjectPage, ObjectSink, Objects, PutOptions, Stored,
     SyncTarget, Tag, check_object_key, check_object_prefix, check_user_metadata,
@@ -22,7 +25,6 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::HostDirectory;
 use crate::host::write_all_at;
-use crate::host_dir::{is_temporary_name, temporary_name};
 use crate::objects::wanted::Wanted;
 
 /// What the names of extended attributes begin with that are user metadata.
@@ -53,6 +55,11 @@ impl FolderObjects {
             }
         })?;
         Ok(FolderObjects { host, path: path.to_owned() })
+    }
+
+    /// Whether the host has attributes. `rclone mount` has none, and tells that as it would tell of a broken disk, whatever is asked about.
+    fn has_attributes(&self) -> bool {
+        rustix::fs::flistxattr(self.host.as_fd(), &mut [0; 0][..]) != Err(Errno::IO)
     }
 
     fn failed(&self, op: &'static str, key: &str, e: impl Into<FsError>) -> FsError {
@@ -227,7 +234,7 @@ fn tag_of(st: &Stat) -> Tag {
 fn metadata_of(fd: &OwnedFd) -> io::Result<Vec<(String, String)>> {
     // The largest that the kernel gives, so that one call does.
     let mut names = vec![0; 64 << 10];
-    let len = match rustix::fs::flistxattr(fd, &mut names[..]) {
+    let len = match rustix::fs::flistxattr(fd, &mut names[..]).map_err(|e| host::attribute_error(fd, e)) {
         Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
         len => len?,
     };
@@ -311,8 +318,13 @@ impl Objects for FolderObjects {
 
     fn head(&self, key: &str) -> Result<ObjectInfo> {
         let (fd, st) = self.open_object("look at object", key)?;
-        let metadata = metadata_of(&fd).map_err(|e| self.failed("look at object", key, e))?;
-        Ok(ObjectInfo { len: st.st_size as u64, tag: Some(tag_of(&st)), metadata })
+        let metadata = match metadata_of(&fd) {
+            Err(e) if e.raw_os_error() == Some(libc::EIO) && !self.has_attributes() => Vec::new(),
+            metadata => metadata.map_err(|e| self.failed("look at object", key, e))?,
+        };
+        let modified =
+            u64::try_from(st.st_mtime).ok().map(|secs| UNIX_EPOCH + Duration::new(secs, st.st_mtime_nsec as u32));
+        Ok(ObjectInfo { len: st.st_size as u64, tag: Some(tag_of(&st)), metadata, modified })
     }
 
     fn put(&self, key: &str, content: Content<'_>, options: &PutOptions<'_>) -> Result<Stored> {

@@ -55,6 +55,8 @@ impl Ini {
             let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
             SyntaxError { line, why: "a byte of it is not UTF-8" }
         })?;
+        // A line may end as on old Macs.
+        let text = text.replace("\r\n", "\n").replace('\r', "\n");
         let mut ini = Ini::default();
         let (mut open, mut indent): (Option<Open>, usize) = (None, 0);
         for (line, at) in text.lines().zip(1..) {
@@ -160,6 +162,7 @@ mod tests {
         for (text, name, expected) in [
             ("[s]\nregion = a\n", "region", "a"),
             ("[s]\r\nregion=a b \r\n", "region", "a b"),
+            ("[s]\rother = b\rregion = a\r", "region", "a"),
             ("[s]\n    region = a\n    other = b\n", "other", "b"),
             ("  [s]\n  region = a\n", "region", "a"),
             ("[s] rest\nregion: a=b\n", "region", "a=b"),

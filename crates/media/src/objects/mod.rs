@@ -53,6 +53,18 @@ pub struct Owner {
     pub cancel: Cancel,
     /// The folder in which uploads in parts are noted, so that one that was killed is gone on with; it need not be there. Without, each begins anew.
     pub uploads: Option<PathBuf>,
+    /// Takes the line about a store that is waited for.
+    pub notice: Notice,
+}
+
+/// Takes a line for the user: a store does not answer as it should, and is tried again for a while. By default it goes nowhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Notice(pub fn(&str));
+
+impl Default for Notice {
+    fn default() -> Notice {
+        Notice(|_| ())
+    }
 }
 
 /// The same for an owner.

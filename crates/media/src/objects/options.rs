@@ -140,6 +140,8 @@ pub struct ObjectsOptions {
     pub webdav_password_file: Option<PathBuf>,
     /// Whether requests go unsigned, for public buckets, and without credentials. Default: no.
     pub anonymous: bool,
+    /// Requests say that their maker pays for them, as some buckets want it. Default: no.
+    pub request_payer: bool,
     /// Whether the metadata service of a machine in EC2 is asked for credentials. Default: yes, unless
     /// `AWS_EC2_METADATA_DISABLED` is `true`.
     pub instance_metadata: bool,
@@ -150,7 +152,8 @@ pub struct ObjectsOptions {
     /// Longest time of a call with all its tries. What it moves adds a second for every 64 KiB of at most one part, so that
     /// a slow line is no dead one. Default: 60 s.
     pub deadline: Duration,
-    /// Most tries of a request. Default: `AWS_MAX_ATTEMPTS`, else 6.
+    /// Most tries of a request. Default: `AWS_MAX_ATTEMPTS`, `max_attempts` of the profile, what `AWS_RETRY_MODE` or its `retry_mode` means, else
+    /// as many as the deadline has room for.
     pub tries_max: u32,
     /// Pause after the first try that failed; it doubles with each, and half of it is random. Default: 100 ms.
     pub pause_min: Duration,
@@ -176,6 +179,7 @@ impl Default for ObjectsOptions {
             webdav_user: None,
             webdav_password_file: None,
             anonymous: false,
+            request_payer: false,
             instance_metadata: true,
             connect_timeout: Duration::from_secs(5),
             answer_timeout: Duration::from_secs(20),
@@ -192,19 +196,51 @@ impl Default for ObjectsOptions {
 
 impl ObjectsOptions {
     /// Gives the limits that were left open, and keeps them within what makes sense.
-    pub(super) fn complete(&mut self, around: &dyn Surroundings) {
+    ///
+    /// # Errors
+    /// `InvalidInput` for a number of tries that is none.
+    pub(super) fn complete(&mut self, around: &dyn Surroundings, file: &ProfileFile) -> Result<()> {
         if self.tries_max == 0 {
-            let given = around.set_variable("AWS_MAX_ATTEMPTS").and_then(|tries| tries.parse().ok());
-            self.tries_max = given.unwrap_or(TRIES).clamp(1, 100);
+            self.tries_max = tries_max(around, file)?;
         }
         self.part_len_bytes = self.part_len_bytes.max(PART_LEN_MIN_BYTES);
         self.parts_at_once_max = self.parts_at_once_max.max(1);
         self.requests_at_once_max = self.requests_at_once_max.max(1);
+        Ok(())
     }
 }
 
-/// Tries of a request, where nobody says how many.
-const TRIES: u32 = 6;
+/// Most tries of a request by the settings of the AWS tools, of which a mode that is named has a number of its own, as in boto3.
+fn tries_max(around: &dyn Surroundings, file: &ProfileFile) -> Result<u32> {
+    let said = |variable: &'static str, value: &'static str| match around.set_variable(variable) {
+        Some(said) => Some((variable, said)),
+        None => file.value(value).map(|said| (value, said)),
+    };
+    let refused = |(name, said): (&'static str, String), why: &'static str| {
+        Err(FsError::new(ErrorKind::InvalidInput)
+            .on("read setting", format!("{name}={}", said.escape_debug()))
+            .because(why))
+    };
+    let mode = match said("AWS_RETRY_MODE", "retry_mode") {
+        None => u32::MAX,
+        Some((name, mode)) => match mode.to_ascii_lowercase().as_str() {
+            "legacy" => TRIES_LEGACY,
+            "standard" | "adaptive" => TRIES_STANDARD,
+            _ => return refused((name, mode), "it is legacy, standard or adaptive"),
+        },
+    };
+    match said("AWS_MAX_ATTEMPTS", "max_attempts") {
+        None => Ok(mode),
+        Some((name, count)) => match count.trim().parse() {
+            Ok(count @ 1..) => Ok(count),
+            _ => refused((name, count), "it is a number from 1 on"),
+        },
+    }
+}
+
+/// Tries of a request that boto3 makes in its modes.
+const TRIES_LEGACY: u32 = 5;
+const TRIES_STANDARD: u32 = 3;
 /// Least length of a part that is not the last, in bytes: what S3 takes.
 const PART_LEN_MIN_BYTES: usize = 5 << 20;
 
@@ -288,6 +324,11 @@ impl S3Settings {
         let variable = |names: &[&str]| names.iter().find_map(|name| around.set_variable(name));
         let profile = options.profile.clone().or_else(|| variable(&["AWS_PROFILE", "AWS_DEFAULT_PROFILE"]));
         let file = ProfileFile::of(around, profile.as_deref().unwrap_or("default"))?;
+        if let Some(profile) = profile.as_deref().filter(|_| file.is_missing()) {
+            // Region and endpoint would be others than those that somebody has written down.
+            let why = "the files of the AWS tools have no such profile; correct the name, or AWS_PROFILE";
+            return Err(FsError::new(ErrorKind::InvalidInput).on("read profile", profile.escape_debug()).because(why));
+        }
 
         let ignored = file.ignores_endpoints(around);
         let endpoint = options.endpoint.clone().or_else(|| {
@@ -318,7 +359,7 @@ impl S3Settings {
         let ca_bundle = ca_bundle.or_else(|| file.value("ca_bundle").map(PathBuf::from));
         options.ca_bundle = ca_bundle.or_else(|| bundle_of_others(around));
         options.instance_metadata &= !is_true(around, "AWS_EC2_METADATA_DISABLED");
-        options.complete(around);
+        options.complete(around, &file)?;
         let (bucket, prefix) = (bucket.to_owned(), prefix.to_owned());
         let checksums = variable(&["AWS_REQUEST_CHECKSUM_CALCULATION"]);
         let checksums = checksums.or_else(|| file.value("request_checksum_calculation"));
@@ -474,7 +515,7 @@ mod tests {
     fn explicit_goes_before_variable_before_profile() {
         let plain = resolve(&ObjectsOptions::default(), &[]).unwrap();
         assert_eq!((plain.region.as_str(), plain.endpoint.as_deref(), plain.path_style), ("eu-west-1", None, false));
-        assert_eq!((plain.options.tries_max, plain.options.instance_metadata), (TRIES, true));
+        assert_eq!((plain.options.tries_max, plain.options.instance_metadata), (u32::MAX, true));
 
         let farm = resolve(&ObjectsOptions::default(), &[("AWS_PROFILE", "farm")]).unwrap();
         assert_eq!((farm.region.as_str(), farm.endpoint.as_deref()), ("ap-south-1", Some("http://127.0.0.1:9000")));
@@ -505,6 +546,34 @@ mod tests {
     }
 
     #[test]
+    fn tries_are_those_of_the_aws_tools() {
+        let tries = |config: &'static str, variables: &[(&'static str, &'static str)]| {
+            let variables = variables.iter().copied().chain([("AWS_CONFIG_FILE", "/c")]).collect();
+            let given = Given { variables, files: [("/c", config)].into() };
+            S3Settings::resolve("bucket", "", &ObjectsOptions::default(), &given).map(|found| found.options.tries_max)
+        };
+        for (config, variables, expected) in [
+            ("", &[][..], u32::MAX),
+            ("[default]\nmax_attempts = 40\n", &[], 40),
+            ("[default]\nmax_attempts = 40\n", &[("AWS_MAX_ATTEMPTS", "2")], 2),
+            ("[default]\nretry_mode = standard\n", &[], 3),
+            ("[default]\nretry_mode = legacy\n", &[], 5),
+            ("[default]\nretry_mode = legacy\nmax_attempts = 9\n", &[("AWS_RETRY_MODE", "Adaptive")], 9),
+            ("[default]\nretry_mode = legacy\n", &[("AWS_RETRY_MODE", "adaptive")], 3),
+        ] {
+            assert_eq!(tries(config, variables).unwrap(), expected, "{config} {variables:?}");
+        }
+        for (config, name) in [
+            ("max_attempts = many", "max_attempts=many"),
+            ("retry_mode = brave", "retry_mode=brave"),
+            ("max_attempts = 0", "max_attempts=0"),
+        ] {
+            let e = tries(format!("[default]\n{config}\n").leak(), &[]).unwrap_err();
+            assert!(e.kind() == ErrorKind::InvalidInput && e.to_string().contains(name), "{e}");
+        }
+    }
+
+    #[test]
     fn variables_name_the_files_and_turn_endpoints_off() {
         let variables = [("AWS_PROFILE", "farm"), ("AWS_CONFIG_FILE", "/d"), ("AWS_SHARED_CREDENTIALS_FILE", "/c")];
         assert_eq!(resolve(&ObjectsOptions::default(), &variables).unwrap().region, "us-gov-1");
@@ -523,6 +592,23 @@ mod tests {
             (file.value("region").as_deref(), file.session_value("sso_region").as_deref()),
             (Some("r"), Some("q"))
         );
+    }
+
+    #[test]
+    fn a_section_that_is_named_has_to_be_there() {
+        let refused = |config: &'static str, variables: &[(&'static str, &'static str)]| {
+            let keys = [("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b"), ("AWS_CONFIG_FILE", "/c")];
+            let given =
+                Given { variables: variables.iter().copied().chain(keys).collect(), files: [("/c", config)].into() };
+            S3Settings::resolve("bucket", "", &ObjectsOptions::default(), &given).err().map(|e| e.to_string())
+        };
+        let services = refused("[default]\nservices = none\n[services other]\n", &[]).unwrap();
+        assert!(services.contains("services = none"), "{services}");
+        let session = refused("[default]\nsso_session = none\n", &[]).unwrap();
+        assert!(session.contains("[sso-session none]"), "{session}");
+        let profile = refused("[default]\nregion = r\n", &[("AWS_PROFILE", "none")]).unwrap();
+        assert!(profile.contains("no such profile"), "{profile}");
+        assert_eq!(refused("[profile empty]\n", &[("AWS_PROFILE", "empty")]), None, "nothing in it is something");
     }
 
     #[test]

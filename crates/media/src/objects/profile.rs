@@ -18,6 +18,8 @@ pub struct ProfileFile {
     services: Section,
     /// Of the section that its `sso_session` names.
     session: Section,
+    /// No file has a section of this profile.
+    is_missing: bool,
 }
 
 /// Keys that a file has.
@@ -34,32 +36,43 @@ impl ProfileFile {
     /// Reads both files, which need not be there.
     ///
     /// # Errors
-    /// `InvalidInput` for one that is not of their form, with the file and the line; those of the host for one that cannot be read.
+    /// `InvalidInput` for one that is not of their form, with the file and the line, or that names a section which is not there; those of the host
+    /// for one that cannot be read.
     pub fn of(around: &dyn Surroundings, profile: &str) -> Result<ProfileFile> {
         let config = read(around, "AWS_CONFIG_FILE", "config")?;
-        let of_config = config.named("profile", profile).cloned().unwrap_or_default();
+        let of_config = config.named("profile", profile).cloned();
+        let mut is_missing = of_config.is_none();
+        let of_config = of_config.unwrap_or_default();
         let of_config = match config.section("default").filter(|_| profile == "default") {
             // Both spellings are one profile.
             Some(default) => {
+                is_missing = false;
                 default.iter().map(|(name, value)| (name.clone(), value.clone())).chain(of_config).collect()
             }
             None => of_config,
         };
         let credentials = read(around, "AWS_SHARED_CREDENTIALS_FILE", "credentials")?;
-        let credentials = credentials.section(profile).cloned().unwrap_or_default();
-        let mut file = ProfileFile { credentials, config: of_config, ..ProfileFile::default() };
+        let credentials = credentials.section(profile).cloned();
+        is_missing &= credentials.is_none();
+        let credentials = credentials.unwrap_or_default();
+        let mut file = ProfileFile { credentials, config: of_config, is_missing, ..ProfileFile::default() };
         let section = |kind: &str, value: &str| {
-            let name = file.value(value)?;
-            config.named(kind, &name).cloned()
+            let Some(name) = file.value(value) else { return Ok(Section::default()) };
+            config.named(kind, &name).cloned().ok_or_else(|| {
+                let why = format!("it says {value} = {name}, and there is no section [{kind} {name}]");
+                FsError::new(ErrorKind::InvalidInput)
+                    .on("read configuration", format!("profile {profile}"))
+                    .because(why)
+            })
         };
-        let (services, session) = (section("services", "services"), section("sso-session", "sso_session"));
-        (file.services, file.session) = (services.unwrap_or_default(), session.unwrap_or_default());
+        let (services, session) = (section("services", "services")?, section("sso-session", "sso_session")?);
+        (file.services, file.session) = (services, session);
         Ok(file)
     }
 
-    /// Whether no file has the profile, or nothing in it.
+    /// Whether no file has the profile.
     pub fn is_missing(&self) -> bool {
-        self.credentials.is_empty() && self.config.is_empty()
+        self.is_missing
     }
 
     /// A value that is not empty.

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use adit_core::media::{
     Content, Fetched, ListedObject, OBJECT_KEY_LEN_MAX_BYTES, ObjectInfo, ObjectPage, ObjectSink, Objects, PutOptions,
@@ -45,6 +45,9 @@ mod condition {
 
 /// Most keys that S3 tells in one answer. A page has one less, so that one answer also tells whether there are more.
 const LIST_PAGE_MAX: usize = 1000;
+
+/// The beginning of the names of headers that only such a store sends.
+const HEADER_OF_STORES: &str = "x-amz";
 
 /// How the store is talked to, as far as it was found out.
 #[derive(Clone)]
@@ -90,7 +93,12 @@ impl S3Objects {
         let begun = owner.uploads.as_deref().map(|folder| Arc::new(Begun::new(folder, describe(&settings))));
         // A machine without any certificates can still talk to a store that needs none.
         let is_plain = settings.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http:"));
-        let transport = HttpTransporter::new(Transport::new(&settings.options, is_plain, begun.clone())?);
+        let transport = HttpTransporter::new(Transport::new(
+            &settings.options,
+            is_plain,
+            (Some(HEADER_OF_STORES), owner.notice),
+            begun.clone(),
+        )?);
         let calls = Calls::new(&settings.options, owner.cancel.clone());
         let why = Why::default();
         let way = Way { region: settings.region.clone(), has_checksums: settings.has_checksums };
@@ -208,7 +216,7 @@ impl S3Objects {
             }
         }
         // Nothing is asked for, or it is at the end or after it, where an answer does not tell what object it is.
-        let object = ObjectInfo { metadata: Vec::new(), ..self.head(key)? };
+        let object = ObjectInfo { metadata: Vec::new(), modified: None, ..self.head(key)? };
         if tag.is_some() && object.tag.as_ref() != tag {
             return Err(FsError::new(ErrorKind::Stale).on(READ, self.subject(key)));
         }
@@ -335,6 +343,9 @@ fn operator(settings: &S3Settings, way: &Way, transport: &HttpTransporter, why: 
     if !settings.path_style {
         builder = builder.enable_virtual_host_style();
     }
+    if settings.options.request_payer {
+        builder = builder.enable_request_payer();
+    }
     if settings.options.anonymous {
         builder = builder.skip_signature();
     } else {
@@ -369,7 +380,8 @@ fn info_of(metadata: &Metadata) -> ObjectInfo {
         user.push((name.to_ascii_lowercase(), value.to_owned()));
     }
     user.sort();
-    ObjectInfo { len: metadata.content_length(), tag: tag_of(metadata), metadata: user }
+    let modified = metadata.last_modified().map(SystemTime::from);
+    ObjectInfo { len: metadata.content_length(), tag: tag_of(metadata), metadata: user, modified }
 }
 
 /// Sends the pieces of a range, and tells the object that it is of. A range that begins at the end or after it is an error.

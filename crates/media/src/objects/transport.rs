@@ -13,11 +13,13 @@ use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use adit_core::FsError;
-use http::header::{CONTENT_LENGTH, CONTENT_RANGE, RANGE, RETRY_AFTER};
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE, RETRY_AFTER};
+use http::uri::Authority;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use opendal_core::{Buffer, Error, ErrorKind, HttpBody, HttpTransport, Result};
 use parking_lot::Mutex;
@@ -29,7 +31,7 @@ use super::begun::Begun;
 use super::body::{Asked, Counted, Incoming, Outgoing, Progress, Whole};
 use super::near::Place;
 use super::options::{ObjectsOptions, Process};
-use super::{proxy, tls};
+use super::{Notice, proxy, tls};
 
 /// Bytes a second that a slow line moves at least.
 const RATE_MIN_BYTES: u64 = 64 << 10;
@@ -42,17 +44,29 @@ const BUFFERED_MAX_BYTES: u64 = 256 << 10;
 const WHOLE_LEN_MAX_BYTES: u64 = 16 << 20;
 /// Longest answer that is looked at for an error, and how far into one the document begins.
 const ERROR_LEN_MAX_BYTES: usize = 16 << 10;
+/// A request that is tried for so long is told.
+const NOTICE_AFTER: Duration = Duration::from_secs(3);
 /// Longest wait for an answer of the services in [`Place::Metadata`]. They are near, or not there at all.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(1);
 
 tokio::task_local! {
-    /// When the call ends that a request belongs to.
-    static DEADLINE: Instant;
+    /// When the call that a request belongs to began, and when it ends.
+    static CALL: (Instant, Instant);
 }
 
 /// Runs the requests of one call, which ends at `deadline`.
 pub async fn until<T>(deadline: Instant, call: impl Future<Output = T>) -> T {
-    DEADLINE.scope(deadline, call).await
+    CALL.scope((Instant::now(), deadline), call).await
+}
+
+/// When the call ends that asks for this, if it has an end.
+pub fn deadline() -> Option<Instant> {
+    CALL.try_with(|(_, deadline)| *deadline).ok()
+}
+
+/// When the call began that asks for this, if it is one.
+pub fn began() -> Option<Instant> {
+    CALL.try_with(|(began, _)| *began).ok()
 }
 
 /// The time that moving so many bytes may take on a slow line.
@@ -69,6 +83,8 @@ pub enum Trouble {
     Broken(String),
     /// The answer is not one to the request.
     Contradiction(String),
+    /// The answer is that of something else than a store.
+    Elsewhere(&'static str),
     /// Whoever waited was told to stop.
     Interrupted,
 }
@@ -76,7 +92,7 @@ pub enum Trouble {
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Trouble::TimedOut(what) => f.write_str(what),
+            Trouble::TimedOut(what) | Trouble::Elsewhere(what) => f.write_str(what),
             Trouble::Broken(what) | Trouble::Contradiction(what) => f.write_str(what),
             Trouble::Interrupted => f.write_str("it was told to stop"),
         }
@@ -147,6 +163,11 @@ pub struct Transport {
     permits: Arc<Semaphore>,
     /// Uploads of which a part was on its way when nobody waited for it any more.
     cut_off: Mutex<HashSet<String>>,
+    /// The beginning of the names of headers that only a store sends, if there are such.
+    header_of_stores: Option<&'static str>,
+    notice: Notice,
+    /// A request has been tried for long, and none had an answer since.
+    waits: AtomicBool,
     /// Where uploads in parts are noted, if they are.
     begun: Option<Arc<Begun>>,
 }
@@ -192,12 +213,15 @@ impl Transport {
     pub fn new(
         options: &ObjectsOptions,
         may_be_plain: bool,
+        (header_of_stores, notice): (Option<&'static str>, Notice),
         begun: Option<Arc<Begun>>,
     ) -> adit_core::Result<Transport> {
         let options = options.clone();
         let client = client(&options, may_be_plain, |builder| builder)?;
         let permits = Arc::new(Semaphore::new(options.requests_at_once_max));
-        Ok(Transport { client, direct: OnceLock::new(), options, permits, cut_off: Mutex::default(), begun })
+        let (direct, cut_off) = (OnceLock::new(), Mutex::default());
+        let waits = AtomicBool::new(false);
+        Ok(Transport { client, direct, options, permits, cut_off, header_of_stores, notice, waits, begun })
     }
 
     /// The client for a URL. What stays on the machine is not for a proxy: there may be tokens and keys in it.
@@ -280,7 +304,7 @@ impl Transport {
     async fn send(&self, request: Request<Buffer>) -> Result<Response<HttpBody>> {
         let near = Place::of(request.uri()) == Place::Metadata;
         let default = || Instant::now() + self.options.deadline + time_for(request.body().len() as u64);
-        let deadline = DEADLINE.try_with(|deadline| *deadline).unwrap_or_else(|_| default());
+        let deadline = deadline().unwrap_or_else(default);
         let permit = match request.extensions().get::<WithAnother>() {
             Some(WithAnother) => None,
             None => match timeout_at(deadline, self.permits.clone().acquire_owned()).await {
@@ -294,19 +318,26 @@ impl Transport {
         };
         let mut tries = Tries::new(&self.options);
         let mut part = Part { upload: upload_of(&request, &Method::PUT), transport: self };
+        let began = Instant::now();
         loop {
             let attempt = self.attempt(&request, quiet_max, deadline).await?;
             let least = match &attempt {
                 Attempt::Busy(answer) => Some(retry_after(answer.headers())),
-                Attempt::Answered(_) => None,
+                Attempt::Answered(_) | Attempt::Failed(Trouble::Elsewhere(_)) => None,
                 Attempt::Failed(_) => Some(Duration::ZERO),
             };
             let again = least.filter(|_| !near).and_then(|least| tries.next_pause(least, deadline));
             match (attempt, again) {
-                (_, Some(pause)) => sleep(pause).await,
+                (attempt, Some(pause)) => {
+                    if began.elapsed() >= NOTICE_AFTER {
+                        self.note_wait(&request, &attempt);
+                    }
+                    sleep(pause).await;
+                }
                 (Attempt::Failed(trouble), None) => return Err(trouble.into_error()),
                 (Attempt::Answered(answer) | Attempt::Busy(answer), None) => {
                     part.upload = None;
+                    self.waits.store(false, Ordering::Relaxed);
                     self.give_up_again(&request, deadline).await;
                     let is_whole = answer.status() == StatusCode::OK;
                     if !(is_whole && request.extensions().get::<WholeMayCome>().is_some()) {
@@ -319,6 +350,21 @@ impl Transport {
                 }
             }
         }
+    }
+}
+
+impl Transport {
+    /// Tells once that a store is waited for, until it answers again.
+    fn note_wait(&self, request: &Request<Buffer>, attempt: &Attempt) {
+        if self.waits.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let what = match attempt {
+            Attempt::Failed(trouble) => trouble.to_string(),
+            Attempt::Answered(answer) | Attempt::Busy(answer) => format!("it answers {}", answer.status()),
+        };
+        let place = request.uri().authority().map_or("the store", Authority::as_str);
+        self.notice.0(&format!("{place}: {what}; it is tried again for a while (--store-timeout)"));
     }
 }
 
@@ -349,6 +395,9 @@ impl Transport {
         // What an answer to HEAD says is not about its own body.
         let len = len.filter(|_| *request.method() != Method::HEAD);
         let (status, headers) = (answer.status(), std::mem::take(answer.headers_mut()));
+        if status.is_success() && self.header_of_stores.is_some_and(|own| is_page(request, &headers, own)) {
+            return Attempt::Failed(Trouble::Elsewhere(PAGE));
+        }
         let may_be_long = request.headers().contains_key(RANGE) || request.extensions().get::<AsItComes>().is_some();
         let is_long = status.is_success() && may_be_long;
         let left = if is_long { u64::MAX } else { WHOLE_LEN_MAX_BYTES };
@@ -434,7 +483,30 @@ fn check_document(request: &Request<Buffer>, status: StatusCode, body: &Buffer) 
     if status != StatusCode::OK || is_whole(root) || (*request.method() == Method::POST && is_whole("Error")) {
         return Ok(());
     }
+    let begin = body.trim_ascii_start();
+    let begins = |with: &str| begin.get(..with.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(with.as_bytes()));
+    if ["<!doctype html", "<html"].into_iter().any(begins) {
+        return Err(Trouble::Elsewhere(PAGE));
+    }
     Err(Trouble::Contradiction(format!("the answer is no {root}")))
+}
+
+/// The words for a page.
+const PAGE: &str = "a page for people is what comes (HTML)";
+
+/// True if an answer about an object is a page for people, as a web server, a console or a portal sends it whatever is asked for: it would be
+/// taken for the object, or for word that one was stored. A store shows by headers of its own that it is one.
+fn is_page(request: &Request<Buffer>, headers: &HeaderMap, own: &str) -> bool {
+    let path = request.uri().path().to_ascii_lowercase();
+    let is_about_object = match *request.method() {
+        Method::GET => request.headers().contains_key(RANGE),
+        ref method => [Method::HEAD, Method::PUT, Method::DELETE].contains(method),
+    };
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_ascii_lowercase();
+    let is_html = kind.starts_with("text/html") || kind.starts_with("application/xhtml");
+    let is_named_so = path.ends_with(".html") || path.ends_with(".htm");
+    let is_near = Place::of(request.uri()) == Place::Metadata;
+    is_about_object && is_html && !is_named_so && !is_near && !headers.keys().any(|name| name.as_str().starts_with(own))
 }
 
 /// A client of HTTP, changed by `change`; one that `may_be_plain` needs no certificates.
@@ -562,6 +634,33 @@ mod tests {
         let pause = Tries::new(&options).next_pause(Duration::from_secs(60), later).unwrap();
         assert_eq!(pause, options.pause_max, "nobody can make us wait longer than the limit");
         assert_eq!(Tries::new(&options).next_pause(Duration::ZERO, Instant::now()), None, "nothing is tried too late");
+    }
+
+    #[test]
+    fn a_page_for_people_is_no_object() {
+        let is = |method: Method, path: &str, range: bool, kind: &str, header: &'static str| {
+            let request = Request::builder().method(method).uri(format!("http://h{path}"));
+            let request = if range { request.header(RANGE, "bytes=0-9") } else { request };
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, kind.parse().unwrap());
+            headers.insert(header, "x".parse().unwrap());
+            is_page(&request.body(Buffer::new()).unwrap(), &headers, "x-amz")
+        };
+        for method in [Method::GET, Method::HEAD, Method::PUT, Method::DELETE] {
+            assert!(is(method, "/bucket/Data/0.xxh128", true, "Text/HTML; charset=utf-8", "etag"));
+        }
+        assert!(!is(Method::GET, "/bucket/k", true, "text/html", "x-amz-request-id"), "the store has it as such");
+        assert!(!is(Method::GET, "/bucket/k.HTML", true, "text/html", "etag"));
+        assert!(!is(Method::GET, "/bucket/k", true, "application/octet-stream", "etag"));
+        assert!(!is(Method::GET, "/bucket", false, "text/html", "etag"), "a document is looked into");
+        assert!(!is(Method::POST, "/", false, "text/html", "etag"), "and this is for others");
+        let document = |text: &'static str| {
+            let request = Request::builder().uri("http://h/bucket?list-type=2").body(Buffer::new()).unwrap();
+            check_document(&request, StatusCode::OK, &Buffer::from(text))
+        };
+        assert_eq!(document("\n<!DOCTYPE html><html></html>"), Err(Trouble::Elsewhere(PAGE)));
+        assert!(matches!(document("<ListBucketResult>"), Err(Trouble::Contradiction(_))), "it is cut off");
+        assert_eq!(document("<ListBucketResult></ListBucketResult>"), Ok(()));
     }
 
     #[test]

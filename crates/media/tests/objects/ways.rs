@@ -2,6 +2,7 @@
 
 use adit_core::ErrorKind;
 use adit_core::media::{Content, Objects, PutOptions, Stored};
+use adit_media::objects::ObjectsOptions;
 use adit_testkit::objects::{Checksums, Conditions, FaultyS3, HttpFault};
 
 use super::support::*;
@@ -80,4 +81,34 @@ fn a_region_that_cannot_be_one_is_not_followed() {
     server.add(HttpFault::Status(301, "PermanentRedirect"), "HEAD", "", 0, u64::MAX);
     assert!(objects.head("object").is_err());
     assert!(server.log().len() <= 3);
+}
+
+#[test]
+fn whoever_pays_says_so_in_each_request() {
+    for pays in [false, true] {
+        keys();
+        let server = FaultyS3::start().unwrap();
+        let objects = open(&server, &ObjectsOptions { request_payer: pays, ..options(&server) });
+        objects.put("object", Content::Bytes(b"content"), &PutOptions::default()).unwrap();
+        let large = vec![7; 11 << 20];
+        objects.put("large", Content::Bytes(&large), &PutOptions::default()).unwrap();
+        read(&objects, 0, 7).unwrap();
+        objects.head("object").unwrap();
+        objects.list("", None, 10).unwrap();
+        objects.delete("object").unwrap();
+        let log = server.log();
+        assert!(log.len() >= 8 && log.iter().all(|request| request.is_paid == pays), "{log:?}");
+    }
+}
+
+#[test]
+fn a_store_is_waited_for_as_long_as_the_call_may_take() {
+    keys();
+    let server = FaultyS3::start().unwrap();
+    let objects = open(&server, &ObjectsOptions { tries_max: 0, ..options(&server) });
+    objects.put("object", Content::Bytes(b"content"), &PutOptions::default()).unwrap();
+    for fault in [HttpFault::Close, HttpFault::Status(503, "SlowDown"), HttpFault::Status(500, "InternalError")] {
+        server.add(fault, "GET", "object", 0, 40);
+        assert_eq!(read(&objects, 0, 7).unwrap().0, b"content");
+    }
 }

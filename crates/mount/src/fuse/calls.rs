@@ -25,6 +25,7 @@ use super::{
     Front, READ_BUFFER, TRANSFER_LEN_MAX, answer_attr, answer_empty, answer_read, answer_write, caller_of, convert,
     fh_of, init, name_of, passthrough, xattrs,
 };
+use crate::announcements::Step;
 use crate::nodes::Nodes;
 use crate::request::Kind as Asked;
 
@@ -44,7 +45,8 @@ impl Filesystem for Front {
         Ok(())
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let Some(reply) = self.lookup_announced(req, reply) else { return };
         let found = self.ask(Asked::Lookup, parent, |engine, parent| {
             Ok(match engine.lookup_or_absent(Ino(parent.0), name_of(name)?)? {
                 Lookup::Found(entry) => Ok(self.given(&entry)),
@@ -123,14 +125,16 @@ impl Filesystem for Front {
             size,
             atime: atime.map(convert::set_time),
             mtime: mtime.map(convert::set_time),
-            ctime: ctime.filter(|_| self.agreed.times).map(convert::timestamp),
+            // Sent only by a kernel that keeps it, with kernel write-back.
+            ctime: ctime.map(convert::timestamp),
         };
+        let (set, announced) = (self.set_announced(req, set), self.inode_announced(req, ino));
         let (requests, agreed, block_len, uid) = (self.requests.clone(), self.agreed, self.block_len, req.uid());
         self.run(requests.engine.setattr_may_wait(Ino(ino.0), &set), ino, move || {
             let result = requests.ask(Asked::Setattr, ino, |engine, ino| {
                 let done = match set.is_empty() {
+                    _ if let Some(known) = announced => engine.getattr(known, None),
                     _ if Nodes::is_former(Ino(ino.0)) => Err(ErrorKind::Stale.into()),
-                    // A change of ctime alone (kernel write-back sends it), of a store that sets ctime itself.
                     true => engine.getattr(Ino(ino.0), fh.map(fh_of)),
                     false => {
                         let set = Front::with_set_id(agreed, engine, uid, Ino(ino.0), set)?;
@@ -163,6 +167,9 @@ impl Filesystem for Front {
     }
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+        if self.step(req) == Some(Step::Making) {
+            return self.making_announced(parent, name, reply);
+        }
         let new = self.new_node(req, mode, umask);
         let result = self.ask_entry(Asked::Mknod, parent, |engine, parent| {
             let name = name_of(name)?;
@@ -181,24 +188,29 @@ impl Filesystem for Front {
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        if self.step(req) == Some(Step::Making) {
+            return self.making_announced(parent, name, reply);
+        }
         let new = self.new_node(req, mode, umask);
         let result =
             self.ask_entry(Asked::Mkdir, parent, |engine, parent| engine.mkdir(Ino(parent.0), name_of(name)?, &new));
         self.answer_entry(result, reply);
     }
 
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        match self.ask(Asked::Unlink, parent, |engine, parent| engine.unlink(Ino(parent.0), name_of(name)?)) {
-            Ok(remains) => {
-                reply.ok();
-                // Most of the work, and nobody waits for it.
-                self.requests.quietly(Asked::Unlink, Ino(parent.0), |_| drop(remains));
-            }
-            Err(e) => reply.error(e),
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if self.step(req) == Some(Step::Removal) {
+            return self.removal_announced(parent, name, reply);
         }
+        answer_empty(
+            self.ask(Asked::Unlink, parent, |engine, parent| engine.unlink(Ino(parent.0), name_of(name)?)),
+            reply,
+        );
     }
 
-    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if self.step(req) == Some(Step::Removal) {
+            return self.removal_announced(parent, name, reply);
+        }
         answer_empty(
             self.ask(Asked::Rmdir, parent, |engine, parent| engine.rmdir(Ino(parent.0), name_of(name)?)),
             reply,
@@ -206,6 +218,9 @@ impl Filesystem for Front {
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
+        if self.step(req) == Some(Step::Making) {
+            return self.making_announced(parent, link_name, reply);
+        }
         let target = target.as_os_str().as_bytes();
         let result = self.ask_entry(Asked::Symlink, parent, |engine, parent| {
             engine.symlink(Ino(parent.0), name_of(link_name)?, target, caller_of(req))
@@ -536,9 +551,6 @@ impl Filesystem for Front {
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        if !self.has_xattrs() {
-            return reply.error(Errno::ENOSYS);
-        }
         xattrs::answer(
             self.ask(Asked::Listxattr, ino, |engine, ino| self.list_xattrs(engine, req, Ino(ino.0))),
             size,
@@ -567,18 +579,22 @@ impl Filesystem for Front {
         reply.error(Errno::ENOSYS);
     }
 
+    // Whoever wants to reach this process. See [`Doorplate`](crate::control::Doorplate).
     fn ioctl(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         _fh: FileHandle,
         _flags: IoctlFlags,
-        _cmd: u32,
-        _in_data: &[u8],
+        cmd: u32,
+        in_data: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        reply.error(Errno::ENOTTY);
+        match self.doorplate.answer(cmd, in_data, req.uid()) {
+            Ok(door) => reply.ioctl(0, &door),
+            Err(e) => reply.error(Errno::from_i32(e.raw_os_error())),
+        }
     }
 
     // ENOSYS once: the kernel then says "always ready", which is true of files.

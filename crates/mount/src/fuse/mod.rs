@@ -9,6 +9,7 @@
 //! Missing in the transport, fuser 0.18: O_TMPFILE (its request is answered ENOSYS, and the kernel says EOPNOTSUPP), birth
 //! times, SYNCFS.
 
+mod announced;
 mod calls;
 mod convert;
 mod init;
@@ -46,6 +47,8 @@ use self::requests::Requests;
 use self::unopened::{Handle, Unopened};
 use self::waiters::Waiters;
 use crate::activity::Activity;
+use crate::announcements::Announcements;
+use crate::control::Doorplate;
 use crate::nodes::Nodes;
 use crate::options::MountOptions;
 use crate::request::Kind as Asked;
@@ -78,6 +81,8 @@ pub(crate) struct Front {
     counts_opens: bool,
     /// Where it opens files by itself, what is open here instead.
     unopened: Option<Unopened>,
+    /// How its process is reached.
+    doorplate: Doorplate,
 }
 
 /// An entry as the kernel is given it: [`attr`](NodeReply::attr) has the number under which it is to know the inode.
@@ -107,7 +112,13 @@ impl Front {
         let agreed = Agreed::default();
         let passthrough = Passthrough::new(options.passthrough);
         let waiters = Waiters::new(requests.engine.options().memory_bytes / WAITERS_SHARE);
-        Front { requests, agreed, block_len, waiters, passthrough, counts_opens: options.counts_opens, unopened: None }
+        let (counts_opens, unopened, doorplate) = (options.counts_opens, None, Doorplate::default());
+        Front { requests, agreed, block_len, waiters, passthrough, counts_opens, unopened, doorplate }
+    }
+
+    /// Where the mount tells the door to its process.
+    pub(crate) fn doorplate(&self) -> Doorplate {
+        self.doorplate.clone()
     }
 
     /// Where the session puts the way to the kernel, once it has one.
@@ -123,6 +134,11 @@ impl Front {
     /// Under which numbers the kernel knows inodes.
     pub(crate) fn nodes(&self) -> Arc<Nodes> {
         self.requests.nodes.clone()
+    }
+
+    /// What is announced to watchers.
+    pub(crate) fn announcements(&self) -> Arc<Announcements> {
+        self.requests.announcements.clone()
     }
 
     /// Runs one request. See [`Requests`].

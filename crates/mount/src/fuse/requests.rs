@@ -14,7 +14,8 @@ use super::pages::Pages;
 use super::set_id;
 use super::shortage::Shortage;
 use crate::activity::Activity;
-use crate::errno::{ErrorLog, errno_of};
+use crate::announcements::Announcements;
+use crate::errno::errno_of;
 use crate::nodes::Nodes;
 use crate::request::Kind as Asked;
 
@@ -24,9 +25,9 @@ pub(super) struct Requests {
     pub(super) engine: Arc<Engine>,
     pub(super) activity: Arc<Activity>,
     pub(super) nodes: Arc<Nodes>,
+    pub(super) announcements: Arc<Announcements>,
     pub(super) pages: Pages,
     pub(super) shortage: Shortage,
-    errors: ErrorLog,
 }
 
 impl Requests {
@@ -36,9 +37,9 @@ impl Requests {
             engine,
             activity,
             nodes: Arc::default(),
+            announcements: Arc::default(),
             pages: Pages::default(),
             shortage,
-            errors: ErrorLog::default(),
         }
     }
 
@@ -78,7 +79,7 @@ impl Requests {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => {
                 self.activity.damage.note(ino, &error);
-                self.errors.note(op, &error, || self.engine.store().path_of(ino));
+                self.activity.errors.note(op, &error, || self.engine.store().path_of(ino));
                 Err(Errno::from_i32(errno_of(error.kind())))
             }
             Err(panic) => {

@@ -5,6 +5,7 @@
 //! set-group-id bit. (The kernel's flag for that comes with SETXATTR_EXT, which fuser 0.18 cannot parse.)
 
 use adit_core::engine::Engine;
+use adit_core::process::proc_is_ours;
 use adit_core::types::{Attr, Ino, SetAttr, XattrName, XattrSet};
 use adit_core::{ErrorKind, FsError};
 use fuser::{Errno, ReplyXattr, Request};
@@ -18,7 +19,8 @@ impl Front {
     }
 
     pub(super) fn list_xattrs(&self, engine: &Engine, req: &Request, ino: Ino) -> Result<Vec<u8>, FsError> {
-        let names = engine.xattr_names(ino)?;
+        // None are an empty list: programs copy what is listed, and take an error for one.
+        let names = if self.has_xattrs() { engine.xattr_names(ino)? } else { Vec::new() };
         let acls = [XattrName::ACL_ACCESS, XattrName::ACL_DEFAULT].map(XattrName::as_bytes);
         let hidden = |name: &[u8]| {
             let is_acl = acls.iter().any(|acl| name.strip_suffix(b"\0") == Some(acl));
@@ -75,6 +77,9 @@ const SELINUX_LABEL: &[u8] = b"security.selinux";
 /// it counts as not.
 fn is_in_group(req: &Request, attr: &Attr) -> bool {
     let others = || {
+        if !proc_is_ours() {
+            return None;
+        }
         let status = std::fs::read_to_string(format!("/proc/{}/status", req.pid())).ok()?;
         let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"))?;
         Some(groups.split_ascii_whitespace().any(|gid| gid.parse() == Ok(attr.gid)))

@@ -5,10 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::ControlFlow;
-use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 
-use adit_core::media::Remains;
 use adit_core::store::{Capabilities, DirEntry, NewNode, Store, StoreFile};
 use adit_core::types::{
     Access, AllocateMode, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, SetTime, StatFs, Timestamp,
@@ -18,8 +16,6 @@ use parking_lot::{Mutex, MutexGuard};
 
 pub struct MemStore {
     shared: bool,
-    /// What the remains of the next file that is removed wait for.
-    freed_by: Mutex<Option<Receiver<()>>>,
     tree: Arc<Mutex<Tree>>,
 }
 
@@ -46,16 +42,6 @@ struct MemFile {
     ino: u64,
     tree: Arc<Mutex<Tree>>,
     _open: Arc<()>,
-}
-
-/// The remains of a file.
-struct FreedBy(Receiver<()>);
-
-impl Drop for FreedBy {
-    fn drop(&mut self) {
-        // A test that ended says nothing.
-        let _ = self.0.recv();
-    }
 }
 
 fn error<T>(kind: ErrorKind) -> Result<T> {
@@ -152,7 +138,7 @@ impl MemStore {
         let root = Node { attr: attr_of(Ino::ROOT.0, Kind::Directory), content: Content::Dir(BTreeMap::new()) };
         let tree =
             Tree { nodes: HashMap::from([(1, root)]), known: HashSet::new(), next: 2, syncs: 0, sync_fails: false };
-        MemStore { shared: false, freed_by: Mutex::default(), tree: Arc::new(Mutex::new(tree)) }
+        MemStore { shared: false, tree: Arc::new(Mutex::new(tree)) }
     }
 
     /// Says that others may change it, so that caches expire.
@@ -193,11 +179,6 @@ impl MemStore {
             tree.add(Ino::ROOT, name, &NewNode { perm: 0o644, umask: 0, caller }, Kind::File, content).expect("new");
         tree.nodes.get_mut(&attr.ino.0).expect("just made").attr.size = content_len;
         tree.known.remove(&attr.ino.0);
-    }
-
-    /// Lets the space of the next file that is removed become free only when `now` says so.
-    pub fn free_next(&self, now: Receiver<()>) {
-        *self.freed_by.lock() = Some(now);
     }
 
     /// Makes the last flush fail.
@@ -331,11 +312,6 @@ impl Store for MemStore {
 
     fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
         self.tree().remove(parent, name, false)
-    }
-
-    fn unlink_at_once(&self, parent: Ino, name: FileName<'_>) -> Result<Remains> {
-        self.unlink(parent, name)?;
-        Ok(self.freed_by.lock().take().map(|now| Remains::new(FreedBy(now))).unwrap_or_default())
     }
 
     fn rmdir(&self, parent: Ino, name: FileName<'_>) -> Result<()> {

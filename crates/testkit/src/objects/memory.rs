@@ -83,6 +83,7 @@ impl Objects for MemoryObjects {
             len: object.bytes.len() as u64,
             tag: Some(object.tag.clone()),
             metadata: object.metadata.clone(),
+            modified: None,
         })
     }
 

@@ -65,6 +65,8 @@ pub struct RequestLog {
     pub range: Option<String>,
     /// The access key that it is signed with; of WebDAV, what the header `Authorization` has.
     pub access_key: Option<String>,
+    /// It says that its maker pays for it.
+    pub is_paid: bool,
 }
 
 /// What answers requests that no fault keeps from it.

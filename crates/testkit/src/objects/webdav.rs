@@ -166,6 +166,7 @@ impl Backend for Tree {
             query: request.query.clone(),
             range: request.header("range").map(str::to_owned),
             access_key: request.header("authorization").map(str::to_owned),
+            is_paid: false,
         }
     }
 

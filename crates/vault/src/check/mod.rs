@@ -18,6 +18,7 @@
 //! directories wait in a queue, so no depth of nesting exhausts the stack. Files of other programs are listed as
 //! notes and left alone. The kinds are those of `fixtures/README.md`.
 
+mod conflicts;
 mod content;
 mod entry;
 mod lost;
@@ -34,6 +35,7 @@ use adit_core::media::HostDir;
 use crate::format::DirId;
 use crate::vault::Unlocked;
 
+pub use conflicts::{Conflict, Resolution, keep};
 pub use lost::Lost;
 pub use repair::{Repair, RepairReport, repair};
 
@@ -223,6 +225,8 @@ pub struct Report {
     pub notes: Vec<Note>,
     /// Notes beyond [`NOTES_MAX`].
     pub notes_omitted: u64,
+    /// Second versions of entries, as sync programs make them, at most [`NOTES_MAX`].
+    pub conflicts: Vec<Conflict>,
     /// Files seen.
     pub files: u64,
     /// Directories seen, the root included.
@@ -243,7 +247,7 @@ impl Report {
 
 /// How a problem is mended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Fix {
+pub(crate) enum Fix {
     /// Leave a note in `/lost+found`, and make the empty content directory of this id.
     MakeContentDir(DirId),
     /// Publish `dirid.c9r` in the content directory of this id; what is there under that name goes aside.

@@ -91,7 +91,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Renames; false if `to` is taken.
-    fn rename(&self, from: &str, to: &str) -> Result<bool> {
+    pub fn rename(&self, from: &str, to: &str) -> Result<bool> {
         match self.root.rename(Path::new(from), Path::new(to), RenameFlags::NOREPLACE) {
             Ok(()) => Ok(true),
             Err(e) if exists(&e) => Ok(false),

@@ -4,13 +4,14 @@ use adit_core::types::{FileName, NAME_LEN_MAX_BYTES};
 use data_encoding::BASE64URL;
 
 use super::{Fix, ProblemKind};
-use crate::format::names::{C9R, C9S, DirContext, is_long, nfc, shorten};
+use crate::format::names::{C9R, C9S, DIRID_FILE, DirContext, is_long, nfc, shorten};
 use crate::format::{DirId, FormatError, NameCipher};
+use crate::version::{self, part_of_copy};
 
 /// Fewest base64 characters that make a foreign name look like an encrypted one: an empty name's tag has more.
 const SEALED_LEN_MIN: usize = 20;
 /// Longest part of `name.c9s` that is searched for the right name.
-pub(super) const NAME_FILE_LEN_MAX_BYTES: usize = 16 << 10;
+pub(crate) const NAME_FILE_LEN_MAX_BYTES: usize = 16 << 10;
 /// As much of a name that is too long is shown.
 const NAME_SHOWN_CHARS: usize = 40;
 /// Ends of `.c9r` in a damaged `name.c9s` that are tried.
@@ -18,7 +19,7 @@ const CANDIDATES_MAX: usize = 64;
 
 /// What is known of an entry's name.
 #[derive(Debug)]
-pub(super) enum Naming {
+pub(crate) enum Naming {
     /// All is well.
     Sound(String),
     /// The name is known, its storage is wrong.
@@ -29,12 +30,50 @@ pub(super) enum Naming {
     Sealed,
     /// It is another program's: a note says what.
     Foreign(String),
-    /// It is a second version, as sync programs make them, of the entry `clear`, whose place is `stored`.
-    Version { clear: String, stored: String },
+    /// It is a second version, as sync programs make them.
+    Version(Version),
+}
+
+/// A second version of an entry.
+#[derive(Debug)]
+pub(crate) struct Version {
+    /// The cleartext name of the entry.
+    pub clear: String,
+    /// How that is encrypted, however long.
+    pub full: String,
+    /// Under which name the entry is stored.
+    pub first: String,
+    /// What stands behind the entry's name in that of this one.
+    pub suffix: String,
+}
+
+impl Version {
+    /// The name under which it is shown: the entry's, where there is no such entry, else the first one that is free. `is_taken` tells of
+    /// a cleartext name, and how it is stored, whether it is another entry's.
+    pub fn shown(
+        &self,
+        reading: &Reading<'_>,
+        is_there: bool,
+        mut is_taken: impl FnMut(&str, &str) -> bool,
+    ) -> Option<String> {
+        let (_, context) = reading.dir?;
+        if !is_there && !is_taken(&self.clear, &self.first) {
+            return Some(self.clear.clone());
+        }
+        let len_max_bytes = match is_long(&self.full, reading.threshold) {
+            true => NAME_LEN_MAX_BYTES,
+            false => version::clear_len_max_bytes(reading.threshold),
+        };
+        version::shown_names(&self.clear, &self.suffix, len_max_bytes).find(|name| {
+            let full = reading.names.encrypt_name_in(name, context);
+            let stored = full.map(|full| if is_long(&full, reading.threshold) { shorten(&full) } else { full });
+            stored.is_ok_and(|stored| *name != self.clear && !is_taken(name, &stored))
+        })
+    }
 }
 
 /// Reads names of one directory.
-pub(super) struct Reading<'a> {
+pub(crate) struct Reading<'a> {
     pub names: &'a NameCipher,
     /// None in a content directory whose id is not known.
     pub dir: Option<(&'a DirId, DirContext)>,
@@ -47,6 +86,13 @@ impl Reading<'_> {
         let Some((dir, context)) = self.dir else {
             return if looks_sealed(stored) { Naming::Sealed } else { Naming::Foreign(NOT_OURS.to_owned()) };
         };
+        // Hidden files are no entries to any client: a Mac's `._NAME.c9r` is what it keeps of the file NAME.
+        if stored.starts_with('.') {
+            return Naming::Foreign(NOT_OURS.to_owned());
+        }
+        if part_of_copy(stored) == Some(DIRID_FILE) {
+            return Naming::Foreign(COPY_OF_DIRID.to_owned());
+        }
         let unauthentic = match self.names.decrypt_name_in(stored, context) {
             Ok(clear) => return self.judge(dir, stored, clear, false),
             Err(FormatError::NameInvalid { reason }) => return invalid(reason),
@@ -100,7 +146,10 @@ impl Reading<'_> {
         let own = shorten(guess);
         match self.names.decrypt_name_in(guess, context) {
             Ok(clear) if own.strip_suffix(C9S).is_some_and(|stem| stored.contains(stem)) => {
-                Naming::Version { clear, stored: own }
+                let behind =
+                    own.strip_suffix(C9S).and_then(|stem| stored.split_once(stem)).map_or("", |(_, rest)| rest);
+                let suffix = behind.strip_suffix(C9S).unwrap_or(behind).to_owned();
+                Naming::Version(Version { clear, full: guess.to_owned(), first: own, suffix })
             }
             Ok(clear) if !taken(&own) && FileName::new(clear.as_bytes()).is_ok() => Naming::Wrong {
                 fix: Fix::Rename { dir: dir.clone(), name: clear.clone() },
@@ -145,14 +194,24 @@ impl Reading<'_> {
 
     /// What a conflict copy is a copy of: its authentic name is a part of the stored one.
     fn copied_from(&self, stored: &str, context: DirContext) -> Option<Naming> {
-        let (start, end) = longest_run(stored);
-        let original = format!("{}{C9R}", stored.get(start..end)?);
-        let clear = self.names.decrypt_name_in(&original, context).ok()?;
-        Some(Naming::Version { clear, stored: original })
+        let stem = stored.strip_suffix(C9R)?;
+        let found = version::sealed_part(stem, |c9r| self.names.decrypt_name_in(c9r, context).ok())?;
+        FileName::new(found.clear.as_bytes()).ok()?;
+        let full = format!("{}{C9R}", found.sealed);
+        let first = if is_long(&full, self.threshold) { shorten(&full) } else { full.clone() };
+        Some(Naming::Version(Version { clear: found.clear, full, first, suffix: found.suffix.to_owned() }))
+    }
+
+    /// Whether the name of a foreign file, with any ending, has an authentic name of this directory in it: it may be somebody's version of
+    /// that entry.
+    pub fn holds_authentic(&self, stored: &str) -> bool {
+        let Some((_, context)) = self.dir else { return true };
+        version::sealed_part(stored, |c9r| self.names.decrypt_name_in(c9r, context).ok()).is_some()
     }
 }
 
 const NOT_OURS: &str = "not an entry of the vault";
+const COPY_OF_DIRID: &str = "a second version of dirid.c9r, which tells what the first one tells; it can be removed";
 
 fn invalid(reason: &str) -> Naming {
     Naming::Broken { kind: ProblemKind::InvalidName, detail: format!("the name is authentic, but no file's: {reason}") }
@@ -188,17 +247,6 @@ fn proven<'a>(stored: &str, bytes: &'a [u8]) -> Option<(&'a str, bool)> {
 fn looks_sealed(stored: &str) -> bool {
     let (start, end) = longest_run(stored);
     end - start >= SEALED_LEN_MIN
-}
-
-/// Whether an entry whose name cannot be read was one: not another program's file, and not a second version that a sync
-/// program made of one.
-pub(crate) fn was_an_entry(names: &NameCipher, dir: (&DirId, DirContext), threshold: u32, stored: &str) -> bool {
-    let reading = Reading { names, dir: Some(dir), threshold };
-    let naming = match stored.ends_with(C9S) {
-        true => reading.long(stored, None, &|_| true),
-        false => reading.short(stored),
-    };
-    !matches!(naming, Naming::Foreign(_) | Naming::Version { .. })
 }
 
 /// The longest run of base64url characters, with up to two of padding behind it.

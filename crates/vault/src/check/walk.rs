@@ -8,6 +8,7 @@ use adit_core::media::HostDir;
 use adit_core::types::Kind;
 use adit_core::{ErrorKind, FsError, Result};
 
+use super::conflicts::Conflict;
 use super::content::{Reader, fault_of};
 use super::{Fix, NOTES_MAX, Note, Options, PROBLEMS_MAX, Place, Problem, ProblemKind, Progress, Report};
 use crate::format::content::object;
@@ -30,6 +31,16 @@ struct Dir {
     hash: DirHash,
     /// Whether no entry that leads here has been found (yet).
     orphan: bool,
+}
+
+/// A directory that a second version of a `dir.c9r` names.
+pub(super) struct Later {
+    pub parent: u32,
+    /// Under which it could be shown.
+    pub name: Option<String>,
+    pub id: DirId,
+    /// The second version.
+    pub at: String,
 }
 
 /// The names in one folder of the host, in one piece of memory, sorted.
@@ -88,6 +99,10 @@ pub(super) struct Walk<'a> {
     claims: HashMap<DirHash, u32>,
     /// Normalised names of this directory's entries that were not normalised.
     pub(super) normalised: HashSet<String>,
+    /// Names under which second versions in this directory are shown.
+    pub(super) shown: HashSet<String>,
+    /// Directories that only second versions of a `dir.c9r` name, as far as is known.
+    pub(super) later: Vec<Later>,
     /// Whether everything that could name a directory was read.
     complete: bool,
 }
@@ -114,6 +129,8 @@ impl<'a> Walk<'a> {
             queue: VecDeque::new(),
             claims: HashMap::new(),
             normalised: HashSet::new(),
+            shown: HashSet::new(),
+            later: Vec::new(),
             complete: true,
         })
     }
@@ -128,6 +145,7 @@ impl<'a> Walk<'a> {
             self.queue.push_back(at);
         }
         self.drain();
+        self.of_second_versions();
         self.unreached();
         Ok(self.report)
     }
@@ -135,6 +153,24 @@ impl<'a> Walk<'a> {
     fn drain(&mut self) {
         while let Some(at) = self.queue.pop_front() {
             self.directory(at);
+        }
+    }
+
+    /// The directories that second versions name, once it is known which of them have an entry of their own.
+    fn of_second_versions(&mut self) {
+        while let Some(Later { parent, name, id, at }) = self.later.pop() {
+            if !self.claims.contains_key(&self.names.dir_hash(&id)) {
+                let path = self.place_in(parent, name.as_deref());
+                self.claim(parent, name.as_deref(), id, &at, path);
+                self.drain();
+            }
+        }
+    }
+
+    /// Takes note of a second version.
+    pub(super) fn conflict(&mut self, conflict: Conflict) {
+        if self.report.conflicts.len() < NOTES_MAX {
+            self.report.conflicts.push(conflict);
         }
     }
 
@@ -190,6 +226,7 @@ impl<'a> Walk<'a> {
         self.report.directories += 1;
         self.tell(0);
         self.normalised.clear();
+        self.shown.clear();
         let mut has_id = false;
         for (name, kind) in listing.iter() {
             let path = format!("{content}/{name}");

@@ -20,7 +20,7 @@ pub mod masterkey;
 pub mod names;
 mod random;
 mod secret;
-mod siv;
+pub(crate) mod siv;
 
 pub use config::{CipherCombo, KeyId, UnverifiedConfig, VaultConfig};
 pub use content::{ContentCipher, FileCipher, Header, HeaderBytes, Layout};

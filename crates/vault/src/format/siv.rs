@@ -12,7 +12,7 @@ use super::secret::Locked;
 
 const BLOCK: usize = 16;
 /// Length of the synthetic IV in front of each ciphertext.
-pub(super) const SIV_TAG_BYTES: usize = BLOCK;
+pub(crate) const SIV_TAG_BYTES: usize = BLOCK;
 /// Keystream blocks made at once: enough to fill the AES pipeline.
 const PARALLEL: usize = 8;
 

@@ -14,7 +14,7 @@ fn each_process_has_a_slot_and_dead_ones_are_found() {
     assert_ne!(first.path, second.path);
     assert!(second.abandoned.is_empty(), "a living process's slot is its own");
     assert!(first.others.is_empty());
-    assert_eq!(second.others, [std::process::id()], "and it is told who lives");
+    assert_eq!(second.others, [Some(ProcessNumber::own())], "and it is told who lives");
     let dead = first.path.clone();
     drop(first);
     let third = StateDir::acquire(&base, &[1; 16], &root).unwrap();

@@ -3,10 +3,12 @@
 //! An object is made whole under a temporary name and then renamed into place, and renamed away before it is taken
 //! apart: no other client and no crash shows a half of it.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_core::media::{HostEntry, NewFile, Published, Remains};
+use adit_core::media::{HostDir, HostEntry, NewFile, Published};
 use adit_core::store::NewNode;
 use adit_core::types::{Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr};
 use adit_core::{ErrorKind, FsError, Result};
@@ -27,6 +29,8 @@ use crate::perm;
 pub(super) const DEPTH_MAX: usize = 1 << 16;
 /// Set-group-id: entries of such a directory belong to its group.
 const SET_GID: u16 = 0o2000;
+/// Folders of other programs above one another that are removed with a directory.
+const FOREIGN_DEPTH_MAX: usize = 64;
 
 /// A name in `dir` for what is made or taken apart there; `op` has told its intent. Recovery removes what it finds there.
 fn passage(op: &Op<'_>, dir: &DirNode) -> String {
@@ -77,10 +81,11 @@ pub(super) fn create(
     let (_naming, op) = shared.begin_naming()?;
     let dir = shared.directory(parent)?;
     let clear = new_name(name)?;
-    let sealed = shared.seal_name(&dir, &clear)?;
-    if *clear != *text(name)? {
+    // The first time, also for a second version that is shown under this name.
+    if *clear != *text(name)? || !dir.is_surveyed() || shared.versions.sealed(&dir.id, &clear).is_some() {
         check_free(shared, &dir, name)?;
     }
+    let sealed = shared.seal_name(&dir, &clear)?;
     shared.before_reuse(&dir, &sealed.stored)?;
     op.intent(&dir.hash)?;
     let nonce = op.header_nonce(shared.layout.nonce_len as usize)?;
@@ -172,8 +177,8 @@ pub(super) fn mkdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>, new: 
     let (_naming, op) = shared.begin_naming()?;
     let dir = shared.directory(parent)?;
     let clear = new_name(name)?;
-    let sealed = shared.seal_name(&dir, &clear)?;
     check_free(shared, &dir, name)?;
+    let sealed = shared.seal_name(&dir, &clear)?;
     let new = inherit(shared, &dir, Kind::Directory, new)?;
     shared.before_reuse(&dir, &sealed.stored)?;
     op.intent(&dir.hash)?;
@@ -198,6 +203,7 @@ pub(super) fn mkdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>, new: 
     shared.unsynced.lock().touch(&id, true);
     let attr = shared.root.stat(Path::new(&content.path())).map_err(|e| FsError::from(e).on("mkdir", &path))?;
     let attr = shared.know_new(&dir, &clear, &Shape::Directory(id), attr).0;
+    shared.nodes.directory(attr.ino).iter().for_each(|(made, _)| made.set_surveyed());
     shared.unsynced.lock().made(attr.ino);
     Ok(attr)
 }
@@ -237,8 +243,8 @@ pub(super) fn symlink(
     let (_naming, op) = shared.begin_naming()?;
     let dir = shared.directory(parent)?;
     let clear = new_name(name)?;
-    let sealed = shared.seal_name(&dir, &clear)?;
     check_free(shared, &dir, name)?;
+    let sealed = shared.seal_name(&dir, &clear)?;
     let perm = perm::file(&*shared.root, 0);
     let new = inherit(shared, &dir, Kind::Symlink, &NewNode { perm, umask: 0, caller })?;
     shared.before_reuse(&dir, &sealed.stored)?;
@@ -264,37 +270,42 @@ pub(super) fn symlink(
     Ok(attr)
 }
 
-/// Removes a file or link. What is returned is best dropped when nobody waits any more.
-pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Result<Remains> {
+/// Removes a file or link.
+pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Result<()> {
     let (_naming, op) = shared.begin_naming()?;
     let dir = shared.directory(parent)?;
     let found = find_any(shared, &dir, name)?;
     if let Shape::Directory(_) = found.shape {
         return Err(ErrorKind::IsDirectory.into());
     }
-    let failed = |e: std::io::Error| FsError::from(e).on("unlink", &found.path);
     let unlinking = op.unlinking(found.host_ino, || shared.header_nonce(&found))?;
     shared.kept.remove(found.attr.ino);
-    let remains = if found.shape == Shape::PlainFile {
-        shared.root.remove_at_once(Path::new(&found.path)).map_err(failed)?
-    } else {
-        // A power cut can take it apart before it is moved away.
-        op.intent(&dir.hash)?;
-        let folder = passage(&op, &dir);
-        match shared.root.rename(Path::new(&found.path), Path::new(&folder), RenameFlags::NOREPLACE) {
-            Err(e) if is_cross_device(&e) => steps::remove(shared, &op, &dir, &found)?,
-            other => {
-                other.map_err(failed)?;
-                discard_folder(shared, &folder);
-            }
-        }
-        Remains::default()
-    };
+    shared.part_from(&found);
+    remove_entry(shared, &op, &dir, &found).inspect_err(|_| shared.removed.forget(found.attr.ino))?;
     // From here on the host may have given its number to a file that another thread makes.
     op.unlinked(unlinking);
     shared.nodes.unlinked(found.attr.ino, &dir.id, &found.name);
     shared.touched(&dir);
-    Ok(remains)
+    Ok(())
+}
+
+/// Takes the file or link `found` away from `dir` on the host.
+fn remove_entry(shared: &Shared, op: &Op<'_>, dir: &Arc<DirNode>, found: &Found) -> Result<()> {
+    let failed = |e: std::io::Error| FsError::from(e).on("unlink", &found.path);
+    if found.shape == Shape::PlainFile {
+        return shared.root.remove(Path::new(&found.path), Kind::File).map_err(failed);
+    }
+    // A power cut can take it apart before it is moved away.
+    op.intent(&dir.hash)?;
+    let folder = passage(op, dir);
+    match shared.root.rename(Path::new(&found.path), Path::new(&folder), RenameFlags::NOREPLACE) {
+        Err(e) if is_cross_device(&e) => steps::remove(shared, op, dir, found),
+        other => {
+            other.map_err(failed)?;
+            discard_folder(shared, &folder);
+            Ok(())
+        }
+    }
 }
 
 /// Whether the host does not move a folder to that place, or none that lies where it is.
@@ -331,7 +342,7 @@ pub(super) fn rmdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Re
     let found = shared.find(&dir, name)?;
     let Shape::Directory(id) = &found.shape else { return Err(ErrorKind::NotDirectory.into()) };
     remove_directory(shared, &op, &dir, &found, id)?;
-    shared.removed.add(found.attr);
+    shared.part_from(&found);
     shared.nodes.unlinked(found.attr.ino, &dir.id, &found.name);
     Ok(())
 }
@@ -339,7 +350,7 @@ pub(super) fn rmdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Re
 /// Removes the empty directory `found`, whose id is `id`, from `dir`. The caller holds `naming` alone.
 fn remove_directory(shared: &Shared, op: &Op<'_>, dir: &Arc<DirNode>, found: &Found, id: &DirId) -> Result<()> {
     let content = shared.names.dir_hash(id).path();
-    check_empty(shared, &content)?;
+    check_empty(shared, id)?;
     op.intent(&dir.hash)?;
     let (path, folder) = (found.path.as_str(), passage(op, dir));
     match shared.root.rename(Path::new(path), Path::new(&folder), RenameFlags::NOREPLACE) {
@@ -361,34 +372,66 @@ fn remove_directory(shared: &Shared, op: &Op<'_>, dir: &Arc<DirNode>, found: &Fo
     Ok(())
 }
 
-/// `NotEmpty` unless the content directory holds nothing but its id file. Foreign files count: they are left alone.
-pub(super) fn check_empty(shared: &Shared, content: &str) -> Result<()> {
-    let (mut entries, mut temporaries, mut foreign) = (0, Vec::new(), None);
+/// `NotEmpty` unless the content directory of `id` holds nothing but its id file. What other programs left there (`.DS_Store`, `@eaDir`,
+/// temporaries of a sync) is removed, as Cryptomator's own clients do it; what may be somebody's version of an entry stays.
+pub(super) fn check_empty(shared: &Shared, id: &DirId) -> Result<()> {
+    let content = shared.names.dir_hash(id).path();
+    let (mut others, mut temporaries) = (Vec::new(), Vec::new());
     let mut look = |e: HostEntry<'_>| {
         let name = String::from_utf8_lossy(e.name);
         if name == DIRID_FILE || is_hidden_by_host(&name) {
         } else if let Some(whose) = whose(&name) {
             temporaries.push((format!("{content}/{name}"), whose));
         } else {
-            entries += 1;
-            if !(name.ends_with(".c9r") || name.ends_with(".c9s")) {
-                foreign = Some(name.into_owned());
-            }
+            others.push(OsStr::from_bytes(e.name).to_owned());
         }
     };
-    let at = Path::new(content);
+    let at = Path::new(&content);
     let count = as_owner(&*shared.root, at, || shared.root.list(at, &mut look));
     match count {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        other => other.map_err(|e| FsError::from(e).on("list", content))?,
+        other => other.map_err(|e| FsError::from(e).on("list", &content))?,
     }
-    if let Some(name) = foreign {
-        tracing::warn!("{content}/{name} is not an entry of the vault; it keeps its directory from being removed");
+    // A name that is not UTF-8 is no entry's.
+    let stays = |name: &OsString| name.to_str().is_some_and(|name| !shared.goes_with_its_directory(id, name));
+    if let Some(name) = others.iter().find(|name| stays(name)) {
+        let path = at.join(name);
+        if !(name.as_bytes().ends_with(b".c9r") || name.as_bytes().ends_with(b".c9s")) {
+            let why = "it may be somebody's version of an entry: look at it, and remove it or move it away";
+            tracing::warn!("{} keeps its directory from being removed: {why}", path.display());
+            return Err(FsError::new(ErrorKind::NotEmpty).on("remove", path.display()).because(why));
+        }
+        return Err(FsError::new(ErrorKind::NotEmpty).on("remove", path.display()));
     }
-    if entries > 0 {
-        return Err(ErrorKind::NotEmpty.into());
+    temporaries.iter().try_for_each(|(path, whose)| clear_temporary(shared, at, path, *whose))?;
+    others.iter().try_for_each(|name| {
+        let path = at.join(name);
+        tracing::info!("{}: no entry of the vault, is removed with its directory", path.display());
+        remove_tree(&*shared.root, &path, FOREIGN_DEPTH_MAX).map_err(|e| FsError::from(e).on("remove", path.display()))
+    })
+}
+
+/// Removes a file, or a folder with all that is in it, at most `depth` folders deep.
+fn remove_tree(root: &dyn HostDir, path: &Path, depth: usize) -> std::io::Result<()> {
+    let gone = |removed: std::io::Result<()>| match removed {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    };
+    let above = path.parent().unwrap_or(Path::new(""));
+    let kind = match root.stat(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other?.kind,
+    };
+    if kind == Kind::Directory {
+        let Some(depth) = depth.checked_sub(1) else { return Err(std::io::ErrorKind::DirectoryNotEmpty.into()) };
+        let mut names = Vec::new();
+        gone(as_owner(root, path, || {
+            names.clear();
+            root.list(path, &mut |e| names.push(OsStr::from_bytes(e.name).to_owned()))
+        }))?;
+        names.iter().try_for_each(|name| remove_tree(root, &path.join(name), depth))?;
     }
-    temporaries.iter().try_for_each(|(path, whose)| clear_temporary(shared, at, path, *whose))
+    gone(as_owner(root, above, || root.remove(path, kind)))
 }
 
 /// Removes what lies under a temporary name in a directory that is to be removed, if it is nobody's: what this store

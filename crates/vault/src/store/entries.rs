@@ -8,12 +8,14 @@ use std::sync::{Arc, Weak};
 use adit_core::store::{DirEntry, Spelling};
 use adit_core::types::{Access, Attr, FileName, Ino, Kind, NAME_LEN_MAX_BYTES, SetAttr};
 use adit_core::{ErrorKind, FsError, Result};
+use hashbrown::{HashMap, HashSet};
 use unicode_normalization::is_nfd;
 
 use super::change::{DEPTH_MAX, lies_below};
 use super::nodes::{DirNode, Place, Seen, What};
-use super::{Shared, VaultFile};
-use crate::check::name::was_an_entry;
+use super::removed::Remains;
+use super::versions::Oddity;
+use super::{Shared, UNLINKED_FILE, VaultFile};
 use crate::format::DirId;
 use crate::format::content::object;
 use crate::format::names::{
@@ -40,6 +42,14 @@ pub(super) struct Sealed {
     pub stored: String,
     /// Whether it is stored under its hash.
     pub long: bool,
+}
+
+/// What the host lists in a content folder.
+#[derive(Clone)]
+pub(super) struct StoredEntry {
+    pub stored: Box<str>,
+    pub host_ino: u64,
+    pub kind: Option<Kind>,
 }
 
 /// How an object is stored.
@@ -135,8 +145,11 @@ pub(super) fn spelling(name: FileName<'_>) -> Spelling {
 }
 
 impl Shared {
-    /// Encrypts a name as it is: new ones are normalised by whoever makes them.
+    /// Encrypts a name as it is: new ones are normalised by whoever makes them. That of a second version leads to where that lies.
     pub(super) fn seal_name(&self, dir: &DirNode, name: &str) -> Result<Sealed> {
+        if let Some(sealed) = self.versions.sealed(&dir.id, name) {
+            return Ok(sealed);
+        }
         let full = self
             .names
             .encrypt_name_as_found(name, dir.context)
@@ -199,9 +212,16 @@ impl Shared {
     pub(super) fn find(&self, dir: &Arc<DirNode>, name: FileName<'_>) -> Result<Found> {
         let Ok(name) = text(name) else { return Err(ErrorKind::NotFound.into()) };
         let normal = nfc(name);
-        match self.find_sealed(dir, &normal) {
+        let found = match self.find_sealed(dir, &normal) {
             // Names that another program encrypted without normalising them are listed as they are; so they open.
             Err(e) if e.is_not_found() && *normal != *name => self.find_sealed(dir, name),
+            other => other,
+        };
+        match found {
+            Err(e) if e.is_not_found() => match self.versions.forget(&dir.id, &normal) || self.survey(dir) {
+                true => self.find_sealed(dir, &normal),
+                false => Err(e),
+            },
             other => other,
         }
     }
@@ -291,10 +311,14 @@ impl Shared {
     /// What the entry at `path` is, and the cleartext attributes of its object (with the host's inode number).
     pub(super) fn examine(&self, path: &str, long: bool, entry: Attr) -> Result<(Shape, Attr)> {
         match entry.kind {
-            Kind::File if !long => return Ok((Shape::PlainFile, self.clear_attr(path, Kind::File, entry)?)),
-            Kind::Directory => {}
-            _ => return Err(corrupt(path, "neither a file nor a folder")),
+            Kind::File if !long => Ok((Shape::PlainFile, self.clear_attr(path, Kind::File, entry)?)),
+            Kind::Directory => self.examine_folder(path, long),
+            _ => Err(corrupt(path, "neither a file nor a folder")),
         }
+    }
+
+    /// As [`Shared::examine`], of an entry that is a folder.
+    fn examine_folder(&self, path: &str, long: bool) -> Result<(Shape, Attr)> {
         if long {
             let contents = format!("{path}/{CONTENTS_FILE}");
             match self.root.stat(Path::new(&contents)) {
@@ -349,6 +373,7 @@ impl Shared {
         if host.kind != Kind::File {
             return Err(corrupt(path, "not a regular file"));
         }
+        let host = self.change_times.shown(host);
         let size = self.layout.cleartext_size(host.size).map_err(|e| corrupt(path, e))?;
         let perm = if kind == Kind::Symlink { 0o777 } else { host.perm };
         Ok(Attr { kind, size, perm, nlink: 1, ..host })
@@ -383,10 +408,10 @@ impl Shared {
     /// has put another file in its place.
     fn used_file(&self, ino: Ino) -> Result<Option<(Arc<VaultFile>, Attr)>> {
         let failed = |e: std::io::Error| {
-            FsError::from(e).on("stat", self.object_path(ino).unwrap_or_else(|| "an unlinked file".to_owned()))
+            FsError::from(e).on("stat", self.object_path(ino).unwrap_or_else(|| UNLINKED_FILE.to_owned()))
         };
         let Some(file) = self.live_file(ino) else { return Ok(None) };
-        let host = file.host().stat().map_err(failed)?;
+        let host = self.change_times.shown(file.host().stat().map_err(failed)?);
         if host.nlink > 0 || self.nodes.place(ino).is_none() {
             return Ok(Some((file, host)));
         }
@@ -397,25 +422,30 @@ impl Shared {
     }
 
     pub(super) fn attr_of(&self, ino: Ino) -> Result<Attr> {
-        if let Some(attr) = self.removed.get(ino) {
+        if let Some(attr) = self.removed.attr(ino) {
             return Ok(attr);
         }
         if let Some((file, host)) = self.used_file(ino)? {
             drop(file);
-            let path = || self.object_path(ino).unwrap_or_else(|| "an unlinked file".to_owned());
+            let path = || self.object_path(ino).unwrap_or_else(|| UNLINKED_FILE.to_owned());
             let size = self.layout.cleartext_size(host.size).map_err(|e| corrupt(&path(), e))?;
             return Ok(Attr { ino, size, nlink: u32::from(self.nodes.place(ino).is_some()), ..host });
         }
         let kind = if ino == Ino::ROOT { Kind::Directory } else { self.known(ino)?.what.kind() };
-        let path = self.object_path(ino).ok_or(ErrorKind::Stale)?;
-        let host = match self.root.stat(Path::new(&path)) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(ErrorKind::Stale.into()),
-            other => other.map_err(|e| FsError::from(e).on("stat", &path))?,
+        let path = self.object_path(ino);
+        let found = path.as_ref().map(|path| self.root.stat(Path::new(path)));
+        let path = path.unwrap_or_else(|| UNLINKED_FILE.to_owned());
+        let host = match found {
+            Some(Err(e)) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+            Some(Ok(host)) => Ok(host),
+            _ => self.removed.file(ino).ok_or(ErrorKind::Stale)?.stat(),
         };
+        let host = host.map_err(|e| FsError::from(e).on("stat", &path))?;
+        let has_name = self.nodes.place(ino).is_some() || ino == Ino::ROOT;
         match kind {
             Kind::Directory if host.kind == Kind::Directory => Ok(Attr { ino, ..host }),
             Kind::Directory => Err(corrupt(&path, "not a folder")),
-            _ => self.clear_attr(&path, kind, Attr { ino, ..host }),
+            _ => Ok(Attr { ino, nlink: has_name.into(), ..self.clear_attr(&path, kind, host)? }),
         }
     }
 
@@ -428,12 +458,24 @@ impl Shared {
         let set = if is_link { SetAttr { perm: None, ..*set } } else { *set };
         let path = self.object_path(ino);
         let failed =
-            |e: std::io::Error| FsError::from(e).on("set attributes of", path.as_deref().unwrap_or("an unlinked file"));
-        match (self.used_file(ino)?, &path) {
-            (Some((file, _)), _) => file.host().set_attr(&set).map_err(failed),
-            (None, Some(path)) => self.root.set_attr(Path::new(path), &set).map_err(failed),
-            (None, None) => Err(ErrorKind::Stale.into()),
-        }?;
+            |e: std::io::Error| FsError::from(e).on("set attributes of", path.as_deref().unwrap_or(UNLINKED_FILE));
+        // What has lost its name is shown to nobody later.
+        let changed = match (self.used_file(ino)?, &path, self.removed.file(ino)) {
+            (Some((file, _)), ..) => {
+                let host = file.host();
+                host.set_attr(&set).and_then(|()| set.ctime.map(|_| host.stat()).transpose())
+            }
+            (None, _, Some(file)) => file.set_attr(&set).map(|()| None),
+            (None, Some(path), None) => {
+                let path = Path::new(path);
+                self.root.set_attr(path, &set).and_then(|()| set.ctime.map(|_| self.root.stat(path)).transpose())
+            }
+            (None, None, None) => return Err(ErrorKind::Stale.into()),
+        };
+        let host = changed.map_err(failed)?;
+        if let (Some(host), Some(ctime), Some(journal)) = (host, set.ctime, &self.journal) {
+            self.change_times.note(journal.state(), &host, ctime);
+        }
         set.perm.into_iter().try_for_each(|perm| self.open_way_to(ino, perm))
     }
 
@@ -463,12 +505,43 @@ impl Shared {
     }
 
     pub(super) fn link_target(&self, ino: Ino) -> Result<Vec<u8>> {
+        if let Some(target) = self.removed.target(ino) {
+            return Ok(target);
+        }
         let path = self.object_path(ino).ok_or(ErrorKind::Stale)?;
         if self.known(ino)?.what.kind() != Kind::Symlink {
             return Err(ErrorKind::InvalidInput.into());
         }
-        let bytes = self.small_part(&path, object::max_encoded_bytes(&self.content))?.ok_or(ErrorKind::Stale)?;
-        object::decode_symlink(&self.content, &bytes).map(String::into_bytes).map_err(|e| corrupt(&path, e))
+        self.target_at(&path)?.ok_or_else(|| ErrorKind::Stale.into())
+    }
+
+    /// The target in the `symlink.c9r` at `path`; None if that is not there.
+    fn target_at(&self, path: &str) -> Result<Option<Vec<u8>>> {
+        let Some(bytes) = self.small_part(path, object::max_encoded_bytes(&self.content))? else { return Ok(None) };
+        let target = object::decode_symlink(&self.content, &bytes).map_err(|e| corrupt(path, e))?;
+        Ok(Some(target.into_bytes()))
+    }
+
+    /// `found` is about to lose its name: who knows it goes on with what is left. Where the host holds no files, or what it is cannot be
+    /// read, that is nothing. Nor of a file or link whose name is spelt in several ways: the kernel can believe for a moment that another
+    /// spelling leads to it still, and what is written there would be nobody's. It is to ask for the name again (`ESTALE`).
+    pub(super) fn part_from(&self, found: &Found) {
+        let is_spelt_once = FileName::new(found.name.as_bytes()).is_ok_and(|name| spelling(name) == Spelling::Only);
+        if !is_spelt_once && !matches!(found.shape, Shape::Directory(_)) {
+            return;
+        }
+        let remains = match &found.shape {
+            Shape::Directory(_) => Some(Remains::Directory(found.attr)),
+            Shape::Symlink => {
+                let target = self.target_at(&format!("{}/{SYMLINK_FILE}", found.path)).ok().flatten();
+                target.map(|target| Remains::Symlink(found.attr, target))
+            }
+            Shape::PlainFile | Shape::LongFile => found
+                .content_path()
+                .and_then(|path| self.root.hold(Path::new(&path)))
+                .map(|file| Remains::File(Arc::from(file))),
+        };
+        remains.into_iter().for_each(|remains| self.removed.add(found.attr.ino, remains));
     }
 
     /// The cleartext name of an entry, or why it cannot be read.
@@ -505,12 +578,8 @@ impl Shared {
         Ok(name.map_err(|why| (ErrorKind::Corrupt, why)))
     }
 
-    pub(super) fn list(
-        &self,
-        dir: &Arc<DirNode>,
-        start: u64,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
+    /// The names in the content folder of `dir` that have the form of an entry's, with number and kind.
+    pub(super) fn stored_entries(&self, dir: &DirNode) -> Result<Vec<StoredEntry>> {
         let content = dir.hash.path();
         let mut entries = Vec::new();
         let listed = self.root.list(Path::new(&content), &mut |e| {
@@ -518,29 +587,69 @@ impl Shared {
                 && name != DIRID_FILE
                 && (name.ends_with(C9R) || name.ends_with(C9S))
             {
-                entries.push((Box::<str>::from(name), e.ino, e.kind));
+                entries.push(StoredEntry { stored: name.into(), host_ino: e.ino, kind: e.kind });
             }
         });
         listed.map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => corrupt(&content, "the directory's content folder is not there"),
             _ => FsError::from(e).on("list", &content),
         })?;
-        let mut left_out = Vec::new();
-        for (n, (stored, host_ino, kind)) in entries.into_iter().enumerate().skip(start as usize) {
-            let path = format!("{content}/{stored}");
-            let name = match self.open_name(dir, &stored)? {
-                Ok(name) => name,
-                Err((kind, why)) => {
-                    tracing::warn!("{path}: left out of its directory: {why}");
-                    left_out.extend(self.why_left_out(dir, &stored, &why).map(|why| (kind, why)));
-                    continue;
-                }
+        Ok(entries)
+    }
+
+    pub(super) fn list(
+        &self,
+        dir: &Arc<DirNode>,
+        start: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let entries = self.stored_entries(dir)?;
+        let mut cookie = 0;
+        let mut hand_out = |entry: &StoredEntry, name: &str| {
+            cookie += 1;
+            let Some(name) = FileName::new(name.as_bytes()).ok().filter(|_| cookie > start) else {
+                return ControlFlow::Continue(());
             };
-            let (ino, kind) = self.glance(&path, &stored, host_ino, kind);
-            let Ok(name) = FileName::new(name.as_bytes()) else { continue };
-            let entry = DirEntry { cookie: n as u64 + 1, ino, kind, name };
-            if sink(entry).is_break() {
-                return Ok(());
+            let path = format!("{}/{}", dir.hash, entry.stored);
+            let (ino, kind) = self.glance(&path, &entry.stored, entry.host_ino, entry.kind);
+            sink(DirEntry { cookie, ino, kind, name })
+        };
+        let (mut odd, mut why_odd) = (Vec::new(), HashMap::new());
+        for entry in &entries {
+            match self.open_name(dir, &entry.stored)? {
+                Ok(name) => {
+                    if hand_out(entry, &name).is_break() {
+                        return Ok(());
+                    }
+                }
+                Err(why) => {
+                    odd.push(entry.clone());
+                    why_odd.insert(&*entry.stored, why);
+                }
+            }
+        }
+        let there: HashSet<&str> = match odd.is_empty() {
+            true => HashSet::new(),
+            false => entries.iter().map(|entry| &*entry.stored).collect(),
+        };
+        let is_stored = |at: &str| there.contains(at);
+        let found = self.examine_odd(dir, &mut odd, is_stored);
+        let mut left_out = Vec::new();
+        for (entry, oddity) in odd.iter().zip(found) {
+            if let Oddity::Version(name) = oddity {
+                if hand_out(entry, &name).is_break() {
+                    return Ok(());
+                }
+                continue;
+            }
+            let Some((kind, why)) = why_odd.get(&*entry.stored) else { continue };
+            let path = format!("{}/{}", dir.hash, entry.stored);
+            if matches!(oddity, Oddity::Lost) || self.versions.is_news(&path) {
+                tracing::warn!("{path}: left out of its directory: {why}");
+            }
+            if matches!(oddity, Oddity::Lost) {
+                let why = format!("an entry is left out, its name cannot be used ({path}: {why})");
+                left_out.push((*kind, why));
             }
         }
         // Replaced as a whole: another listing of the directory may ask at any time.
@@ -564,20 +673,17 @@ impl Shared {
         left_out.insert(dir, why);
     }
 
-    /// None of what is another program's file, or a second version that a sync program made.
-    fn why_left_out(&self, dir: &DirNode, stored: &str, why: &str) -> Option<String> {
-        was_an_entry(&self.names, (&dir.id, dir.context), self.threshold, stored)
-            .then(|| format!("an entry is left out, its name cannot be used ({}/{stored}: {why})", dir.hash))
-    }
-
     /// Inode number and kind of an entry, for a listing. What cannot be read is shown all the same.
     fn glance(&self, path: &str, stored: &str, host_ino: u64, kind: Option<Kind>) -> (Ino, Kind) {
         let long = stored.ends_with(C9S);
         if kind == Some(Kind::File) && !long {
             return (self.nodes.ino_of_host(host_ino), Kind::File);
         }
-        let looked =
-            self.root.stat(Path::new(path)).map_err(FsError::from).and_then(|entry| self.examine(path, long, entry));
+        let looked = match kind {
+            Some(Kind::Directory) => self.examine_folder(path, long),
+            _ => self.root.stat(Path::new(path)).map_err(FsError::from).and_then(|e| self.examine(path, long, e)),
+        };
+        self.tell_copies_of_parts(path);
         match looked {
             Ok((shape, attr)) => (self.nodes.ino_of_host(attr.ino.0), shape.kind()),
             Err(_) => (self.nodes.ino_of_host(host_ino), if long { Kind::File } else { Kind::Directory }),

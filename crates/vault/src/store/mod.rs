@@ -5,8 +5,10 @@
 //! - [`entries`]: ciphertext paths, lookup, listing;
 //! - [`change`]: create, mkdir, symlink, unlink, rmdir;
 //! - [`rename`]: moves, replacement, exchange; [`steps`]: those that are several operations of the host;
+//! - [`change_times`]: those that a kernel keeps itself;
+//! - [`versions`]: second versions that sync programs made;
 //! - [`leftovers`]: folders that could not be removed yet;
-//! - [`removed`]: directories that are gone, and open;
+//! - [`removed`]: objects that are gone, and known;
 //! - [`thrift`]: what is kept open gives its descriptors back first.
 //!
 //! Locking: `naming` is held shared by everything that goes from a name to an object or back, and alone by what takes
@@ -15,6 +17,7 @@
 
 mod buffers;
 mod change;
+mod change_times;
 mod entries;
 mod file;
 mod kept;
@@ -27,6 +30,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 mod thrift;
+mod versions;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -37,7 +41,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use adit_core::media::{HostDir, Remains, SyncTarget};
+use adit_core::media::{HostDir, HostFile, SyncTarget};
 use adit_core::store::{Capabilities, Created, DirEntry, NewNode, Spelling, Store, StoreFile};
 use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs};
 use adit_core::{ErrorKind, FsError, Result};
@@ -45,18 +49,22 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use zeroize::Zeroizing;
 
 use self::buffers::Buffers;
+use self::change_times::ChangeTimes;
 use self::file::{Handle, HeaderOrBytes, VaultFile};
 use self::kept::Kept;
 use self::leftovers::Leftovers;
 use self::nodes::{DirNode, Nodes, What};
 use self::removed::Removed;
 use self::thrift::Thrift;
+use self::versions::Versions;
 use crate::format::content::CHUNK_CLEAR_BYTES;
 use crate::format::names::{DATA_DIR, DIR_FILE};
 use crate::format::{ContentCipher, DirId, Layout, Masterkey, NameCipher, VaultConfig};
 use crate::journal::recover::{self, RecoveryReport};
 use crate::journal::{Journal, Op, VaultId, open_as_owner};
 
+/// The name in messages of a file that has lost its own.
+const UNLINKED_FILE: &str = "an unlinked file";
 /// How often changes are made durable in the background, so that a power cut costs at most this much of them.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
 /// How often the background thread looks whether the journal has grown.
@@ -145,6 +153,8 @@ pub(crate) struct Shared {
     /// Per directory, what its latest whole listing left out.
     left_out: Mutex<HashMap<Ino, Vec<entries::Unnamed>>>,
     leftovers: Leftovers,
+    versions: Versions,
+    change_times: ChangeTimes,
     /// See [`Store::wind_up`].
     winding_up: AtomicBool,
 }
@@ -223,6 +233,8 @@ impl VaultStore {
             left_out: Mutex::default(),
             kept,
             leftovers: Leftovers::default(),
+            versions: Versions::default(),
+            change_times: ChangeTimes::default(),
             winding_up: AtomicBool::new(false),
         });
         // From here on an error closes the journal: nobody is to find one that tells nothing.
@@ -252,6 +264,7 @@ impl VaultStore {
         let report = recover::recover(&*shared.root, &shared.content, &shared.names, id, left, &mut rescue)?;
         if let Some(journal) = &shared.journal {
             shared.leftovers.begin(&*shared.root, journal.state());
+            shared.change_times.begin(journal.state());
         }
         shared.checkpoint(Journal::is_dirty)?;
         Ok(report)
@@ -496,17 +509,12 @@ fn open_file(shared: &Arc<Shared>, ino: Ino, access: Access) -> Result<Arc<Vault
         drop(live);
     } else if let Some(file) = live {
         if file::writable(access) {
-            // One that is writable already needs no name for it.
-            file.ensure_writable(|| {
-                let path = shared.object_path(ino).ok_or(ErrorKind::Stale)?;
-                open_host(shared, &path, access)
-            })?;
+            file.ensure_writable(|| open_host(shared, ino, access).map(|(host, _)| host))?;
         }
         shared.kept.keep(ino, &file);
         return Ok(file);
     }
-    let path = shared.object_path(ino).ok_or(ErrorKind::Stale)?;
-    let host = open_host(shared, &path, access)?;
+    let (host, path) = open_host(shared, ino, access)?;
     // Before its header is read: that one is of this version, or a later one that is looked at again.
     let stat = host.stat().map_err(|e| FsError::from(e).on("open", &path))?;
     let (header, cipher) = file::open_content(shared, &path, &*host)?;
@@ -520,8 +528,21 @@ fn open_file(shared: &Arc<Shared>, ino: Ino, access: Access) -> Result<Arc<Vault
     Ok(file)
 }
 
-fn open_host(shared: &Shared, path: &str, access: Access) -> Result<Arc<dyn adit_core::media::HostFile>> {
-    open_as_owner(&*shared.root, Path::new(path), access).map(Arc::from).map_err(|e| FsError::from(e).on("open", path))
+/// Opens the host's file of `ino`, where it lies or, if it has lost its name, as it is held. Second, what messages call it.
+fn open_host(shared: &Shared, ino: Ino, access: Access) -> Result<(Arc<dyn HostFile>, String)> {
+    let path = shared.object_path(ino);
+    let opened = path.as_deref().map(|path| open_as_owner(&*shared.root, Path::new(path), access));
+    let subject = path.unwrap_or_else(|| UNLINKED_FILE.to_owned());
+    let opened = match opened {
+        Some(Err(e)) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+        Some(Ok(file)) => Ok(file),
+        absent => match (shared.removed.open(ino, access), absent) {
+            (Some(opened), _) => opened,
+            (None, Some(absent)) => absent,
+            (None, None) => return Err(ErrorKind::Stale.into()),
+        },
+    };
+    opened.map(|file| (Arc::from(file), subject.clone())).map_err(|e| FsError::from(e).on("open", subject))
 }
 
 impl Store for VaultStore {
@@ -580,7 +601,7 @@ impl Store for VaultStore {
 
     fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
         let _naming = self.shared.naming.read();
-        if self.shared.removed.get(dir).is_some() {
+        if self.shared.removed.contains(dir) {
             return Ok(());
         }
         let dir = self.shared.directory(dir)?;
@@ -616,10 +637,6 @@ impl Store for VaultStore {
     }
 
     fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
-        self.unlink_at_once(parent, name).map(drop)
-    }
-
-    fn unlink_at_once(&self, parent: Ino, name: FileName<'_>) -> Result<Remains> {
         change::unlink(&self.shared, parent, name)
     }
 
@@ -644,7 +661,7 @@ impl Store for VaultStore {
     }
 
     fn sync_dir(&self, dir: Ino) -> Result<()> {
-        if self.shared.journal.is_none() || self.shared.removed.get(dir).is_some() {
+        if self.shared.journal.is_none() || self.shared.removed.contains(dir) {
             return Ok(());
         }
         // A new object without a durable header or id would not survive under its durable name.

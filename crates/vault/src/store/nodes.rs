@@ -11,7 +11,7 @@
 
 mod group;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use adit_core::numbers::Numbering;
@@ -25,8 +25,9 @@ use crate::format::names::DirContext;
 use crate::format::{DirHash, DirId, NameCipher};
 
 const SHARDS: usize = 16;
-/// Aliases start here, between what [`Numbering::own`] gives.
-const ALIAS_FIRST: u64 = 1 << 50;
+/// The numbers of aliases, between what [`Numbering::own`] gives. They are counted down, so that also their low 32 bits are others than
+/// those of the host's small numbers.
+const ALIASES: std::ops::Range<u64> = 1 << 50..(1 << 50) + (1 << 32);
 
 /// A known directory.
 pub(crate) struct DirNode {
@@ -34,12 +35,22 @@ pub(crate) struct DirNode {
     pub id: DirId,
     pub hash: DirHash,
     pub context: DirContext,
+    /// Whether it was looked through for second versions since it is known.
+    surveyed: AtomicBool,
 }
 
 impl DirNode {
     pub fn new(ino: Ino, id: DirId, names: &NameCipher) -> Arc<Self> {
         let (hash, context) = (names.dir_hash(&id), names.dir_context(&id));
-        Arc::new(DirNode { ino, id, hash, context })
+        Arc::new(DirNode { ino, id, hash, context, surveyed: AtomicBool::new(false) })
+    }
+
+    pub fn is_surveyed(&self) -> bool {
+        self.surveyed.load(Ordering::Acquire)
+    }
+
+    pub fn set_surveyed(&self) {
+        self.surveyed.store(true, Ordering::Release);
     }
 }
 
@@ -247,7 +258,7 @@ impl Nodes {
             return ino;
         }
         // The root is always 1; a host's own inode 1 (not on ext4, xfs or btrfs) becomes an alias of a fixed number.
-        if host_ino == Ino::ROOT.0 { Ino(ALIAS_FIRST - 1) } else { self.numbering.own(host_ino) }
+        if host_ino == Ino::ROOT.0 { Ino(ALIASES.end - 1) } else { self.numbering.own(host_ino) }
     }
 
     /// Makes the object known at its place and returns its number. `make` builds what it is, given that number, unless
@@ -314,8 +325,8 @@ impl Nodes {
     fn alias(&self, host_ino: u64, taken: Ino) {
         let mut aliases = self.aliases.lock();
         if aliases.by_host.get(&host_ino).is_none_or(|&ino| ino == taken) {
-            let ino = Ino(ALIAS_FIRST + aliases.given);
             aliases.given += 1;
+            let ino = Ino(ALIASES.end - 1 - aliases.given);
             aliases.set(host_ino, ino);
             self.alias_count.store(aliases.by_host.len(), Ordering::Release);
         }

@@ -103,13 +103,14 @@ pub(super) fn rename(
     };
     // A host that keeps removed files that are open would keep this one.
     to.found.iter().for_each(|target| shared.kept.remove(target.attr.ino));
-    move_on_host(shared, &op, &from, &to, source)?;
+    to.found.iter().for_each(|target| shared.part_from(target));
+    move_on_host(shared, &op, &from, &to, source)
+        .inspect_err(|_| to.found.iter().for_each(|target| shared.removed.forget(target.attr.ino)))?;
     if let Some((unlinking, target)) = replaced {
         op.unlinked(unlinking);
         shared.nodes.unlinked(target.attr.ino, &to.dir.id, &target.name);
         if let Shape::Directory(id) = &target.shape {
             shared.unsynced.lock().forget(id);
-            shared.removed.add(target.attr);
         }
     }
     op.renumbered(mark_moved(shared, source, &to).as_slice());
@@ -240,7 +241,7 @@ fn check_move(shared: &Shared, source: &Found, to: &Side) -> Result<()> {
 /// The rules of `rename(2)` for a target that exists.
 fn check_replace(shared: &Shared, source: &Found, target: &Found) -> Result<()> {
     match (source.shape.kind() == Kind::Directory, &target.shape) {
-        (true, Shape::Directory(id)) => check_empty(shared, &shared.names.dir_hash(id).path()),
+        (true, Shape::Directory(id)) => check_empty(shared, id),
         (true, _) => Err(ErrorKind::NotDirectory.into()),
         (false, Shape::Directory(_)) => Err(ErrorKind::IsDirectory.into()),
         (false, _) => Ok(()),

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_core::media::{HostDir, HostEntry, HostFile, NewFile, Published, Remains, SyncTarget};
+use adit_core::media::{HeldFile, HostDir, HostEntry, HostFile, NewFile, Published, SyncTarget};
 use adit_core::types::{Access, Attr, Caller, Kind, RenameFlags, SetAttr, StatFs};
 use rustix::io::Errno;
 
@@ -71,8 +71,8 @@ impl HostDir for Thrift {
         self.call(|host| host.remove(path, kind))
     }
 
-    fn remove_at_once(&self, path: &Path) -> io::Result<Remains> {
-        self.call(|host| host.remove_at_once(path))
+    fn hold(&self, path: &Path) -> Option<Box<dyn HeldFile>> {
+        self.host.hold(path)
     }
 
     fn rename(&self, from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()> {

@@ -70,6 +70,12 @@ impl Vault {
         Arc::new(HostDirectory::open(&self.state_path).unwrap())
     }
 
+    /// What a check finds.
+    pub fn check(&self) -> adit_vault::check::Report {
+        let options = adit_vault::check::Options::default();
+        adit_vault::check::check(&*self.root(), &self.keys, options, &mut |_| {}).unwrap()
+    }
+
     /// Opens it to read and write.
     pub fn open(&self) -> VaultStore {
         self.open_on(self.root(), Some(self.state())).unwrap()

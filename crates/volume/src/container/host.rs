@@ -3,12 +3,44 @@
 //! A failure of what the volume needs to go on ends all writing. That the host has no space does not, where nothing durable leads
 //! to what was to be written.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use adit_core::error::kind_of_io;
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::{Container, Space};
+
+/// A host's last refusal of space: what it said to have left then is of no use, until as much is had again. It may be kept for others, or
+/// a quota be used up of which it tells nothing.
+#[derive(Default)]
+pub(super) struct Refusal {
+    room_bytes: AtomicU64,
+    /// How much was asked for; 0 without any refusal.
+    len: AtomicU64,
+}
+
+impl Refusal {
+    /// Notes the outcome of a call that takes `len` bytes. `room_bytes` is asked only after a refusal.
+    pub fn heed(&self, len: u64, outcome: &std::io::Result<()>, room_bytes: impl FnOnce() -> u64) {
+        let refused = self.len.load(Ordering::Relaxed);
+        match outcome {
+            Err(e) if kind_of_io(e).is_no_room() => {
+                self.room_bytes.store(room_bytes(), Ordering::Relaxed);
+                self.len.store(len.max(1), Ordering::Relaxed);
+            }
+            Ok(()) if refused > 0 && len >= refused => {
+                self.len.store(0, Ordering::Relaxed);
+                self.room_bytes.store(0, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+
+    /// The part of `room_bytes` that can be used.
+    pub fn left(&self, room_bytes: u64) -> u64 {
+        room_bytes.saturating_sub(self.room_bytes.load(Ordering::Relaxed))
+    }
+}
 use crate::format::container::SLOT_OFFSETS;
 use crate::table::BLOCK_LEN_BYTES;
 
@@ -30,7 +62,15 @@ impl Container {
     /// and tries again later. Any other failure ends all writing.
     pub fn write_new(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_writable()?;
-        self.file.write_at(offset, bytes).map_err(|e| self.unless_full("write", e))
+        let written = self.with_file(bytes.len() as u64, || self.file.write_at(offset, bytes));
+        written.map_err(|e| self.unless_full("write", e))
+    }
+
+    /// A call that takes `len` bytes of space for the file. Its outcome is heeded.
+    pub(super) fn with_file(&self, len: u64, call: impl FnOnce() -> std::io::Result<()>) -> std::io::Result<()> {
+        let outcome = call();
+        self.file_refusal.heed(len, &outcome, || self.file.host_room_bytes());
+        outcome
     }
 
     /// What [`ErrorKind::is_no_room`] knows, if the host has no space; else writing ended.
@@ -60,7 +100,7 @@ impl Container {
         if !self.allocates() {
             return Ok(());
         }
-        match self.file.allocate(offset, len) {
+        match self.with_file(len, || self.file.allocate(offset, len)) {
             Err(e) if kind_of_io(&e).is_no_room() => Err(self.unless_full("allocate space for", e)),
             Err(_) => {
                 // Whatever the reason: whoever writes there finds out.
@@ -71,12 +111,16 @@ impl Container {
         }
     }
 
-    /// How many bytes the host has room for besides what is there, where blocks of files lie; `u64::MAX` where it does not say.
+    /// How many bytes the host has room for besides what is in use, where blocks of files lie; `u64::MAX` where it does not say. None but that of
+    /// freed blocks where the file itself has found no room.
     pub fn host_room_bytes(&self) -> u64 {
-        match &self.folder {
-            None => self.file.host_room_bytes(),
-            Some(folder) => folder.objects.host_room_bytes(),
-        }
+        let of_file = self.file_refusal.left(self.file.host_room_bytes());
+        let left = match &self.folder {
+            Some(folder) if of_file > 0 => self.folder_refusal.left(folder.objects.host_room_bytes()),
+            _ => of_file,
+        };
+        // It is given to the host when that is short of it.
+        left.saturating_add(self.space().held_blocks() * BLOCK_LEN_BYTES as u64)
     }
 
     /// Finds out whether the host keeps space in advance, with what has some: before anything depends on it.
@@ -163,5 +207,25 @@ impl Container {
         {
             self.punches.store(false, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_host_refused_is_no_room_until_it_is_had() {
+        let refusal = Refusal::default();
+        let full = || Err(std::io::ErrorKind::StorageFull.into());
+        refusal.heed(100, &Ok(()), || panic!("nothing was refused"));
+        assert_eq!(refusal.left(500), 500);
+        refusal.heed(100, &full(), || 70);
+        assert_eq!((refusal.left(70), refusal.left(50), refusal.left(500)), (0, 0, 430));
+        refusal.heed(99, &Ok(()), || panic!("nothing was refused"));
+        assert_eq!(refusal.left(70), 0, "less fits in still");
+        refusal.heed(10, &Err(std::io::ErrorKind::NotFound.into()), || panic!("nothing was refused"));
+        refusal.heed(100, &Ok(()), || panic!("nothing was refused"));
+        assert_eq!(refusal.left(70), 70);
     }
 }

@@ -12,6 +12,7 @@ use adit_core::media::BlockFile;
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use self::host::Refusal;
 use crate::format::container::{
     DataLocation, SEGMENTS_MAX, SLOT_LEN_BYTES, SLOT_OFFSETS, SegmentRun, Superblock, SuperblockError, newest,
 };
@@ -64,6 +65,9 @@ pub(crate) struct Container {
     allocates: AtomicBool,
     /// How the host said last that it has no space.
     refusal: Mutex<ErrorKind>,
+    /// The room that was left when it said so, for the file and for the folder.
+    file_refusal: Refusal,
+    folder_refusal: Refusal,
     /// How many bytes of both slots have space.
     slots_allocated: AtomicU64,
     /// Of the file, in bytes.
@@ -175,6 +179,8 @@ impl Container {
             punches: AtomicBool::new(true),
             allocates: AtomicBool::new(true),
             refusal: Mutex::new(ErrorKind::NoSpace),
+            file_refusal: Refusal::default(),
+            folder_refusal: Refusal::default(),
             slots_allocated: AtomicU64::new(slots_allocated),
             len: Mutex::new(len),
         })
@@ -275,9 +281,13 @@ impl Container {
         self.check_writable()?;
         let offset = offset_of(block)?;
         match &self.folder {
-            None => self.file.write_at(offset, bytes).map_err(|e| FsError::from(e).on("write", &self.name))?,
+            None => {
+                let written = self.with_file(bytes.len() as u64, || self.file.write_at(offset, bytes));
+                written.map_err(|e| FsError::from(e).on("write", &self.name))?;
+            }
             Some(folder) => {
                 let written = folder.write(self.segment_len, offset, bytes);
+                self.folder_refusal.heed(bytes.len() as u64, &written, || folder.objects.host_room_bytes());
                 return written.map_err(|e| FsError::from(e).on("write", &folder.name));
             }
         }

@@ -100,6 +100,8 @@ pub(crate) struct Space {
     /// Freed by batches that may not be durable, with their numbers, ascending.
     pending: VecDeque<(u64, Run)>,
     pending_blocks: u64,
+    /// Of what is free or will be, so many blocks have space on the host still.
+    held_blocks: u64,
     /// Allocated so far by what was replayed, beyond `limit`: a power cut took the length of the file.
     lost: BTreeSet<u64>,
 }
@@ -121,6 +123,7 @@ impl Space {
             fixed_segments: 1,
             pending: VecDeque::new(),
             pending_blocks: 0,
+            held_blocks: 0,
             lost: BTreeSet::new(),
         }
     }
@@ -181,6 +184,16 @@ impl Space {
         let bindable = u64::from(self.available()) * blocks + inside;
         let free = self.free_blocks + self.pending_blocks + bindable;
         (free, (u64::from(self.geometry.kept_back) * blocks).min(bindable))
+    }
+
+    /// Free blocks that have space on the host, for whoever writes next, about and rather fewer.
+    pub fn held_blocks(&self) -> u64 {
+        self.held_blocks.min(self.free_blocks + self.pending_blocks)
+    }
+
+    /// The host has the space of all free blocks.
+    pub fn note_given(&mut self) {
+        self.held_blocks = 0;
     }
 
     /// Binds a segment for something else than data; `fixed` unless it is for the log. Where the capacity is used up, it is

@@ -15,6 +15,8 @@ pub const SLOT_OFFSETS: [u64; 2] = [0, 64 << 10];
 pub const SLOT_LEN_BYTES: usize = 64 << 10;
 /// The version of the format that this code writes, and the only one that it reads.
 pub const FORMAT_VERSION: u32 = 1;
+/// The feature of a volume that has, or had, batches in parts, or values of more than 8 KiB.
+pub const FEATURE_LONG: u32 = 2;
 /// Shortest segment, in bytes: two slots must fit in one.
 pub const SEGMENT_LEN_MIN_BYTES: u32 = 128 << 10;
 /// Longest segment, in bytes: the checksums of its pages must fit in one block.
@@ -65,6 +67,8 @@ pub struct SegmentRun {
 /// All that a slot says.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Superblock {
+    /// What a reader must know: [`FEATURE_LONG`], or nothing.
+    pub features: u32,
     /// Counts up with each writing.
     pub generation: u64,
     /// Counts up with each opening for writing.
@@ -149,7 +153,7 @@ impl Superblock {
         let mut out = Vec::with_capacity(len);
         out.extend(MAGIC);
         out.extend(FORMAT_VERSION.to_le_bytes());
-        out.extend(0_u32.to_le_bytes()); // Features.
+        out.extend(self.features.to_le_bytes());
         out.extend((len as u32).to_le_bytes());
         out.extend(self.segment_len.to_le_bytes());
         out.extend(self.uuid);
@@ -194,16 +198,17 @@ impl Superblock {
             return Err(damaged);
         }
         match (version, features) {
-            (FORMAT_VERSION, 0) => Superblock::fields(content).ok_or(damaged),
+            (FORMAT_VERSION, 0 | FEATURE_LONG) => Superblock::fields(features, content).ok_or(damaged),
             (FORMAT_VERSION, _) => Err(SuperblockError::Features(features)),
             _ => Err(SuperblockError::Version(version)),
         }
     }
 
-    fn fields(content: &[u8]) -> Option<Superblock> {
+    fn fields(features: u32, content: &[u8]) -> Option<Superblock> {
         let (fixed, rest) = content.split_at_checked(FIXED_LEN)?;
         let mut fixed = Reader(fixed.get(20..)?);
         let mut superblock = Superblock {
+            features,
             segment_len: fixed.u32()?,
             uuid: fixed.array()?,
             secret: fixed.array()?,
@@ -283,6 +288,7 @@ mod tests {
 
     fn some(rng: &mut Rng) -> Superblock {
         let mut superblock = Superblock {
+            features: *rng.pick(&[0, FEATURE_LONG]),
             generation: rng.next_u64(),
             epoch: rng.next_u64(),
             uuid: [0; 16],
@@ -381,6 +387,7 @@ mod tests {
     #[test]
     fn the_worked_example() {
         let superblock = Superblock {
+            features: 0,
             generation: 3,
             epoch: 2,
             uuid: *b"0123456789abcdef",

@@ -9,6 +9,8 @@ use crate::table::{Batch, Run};
 
 /// Bytes before the payload.
 pub const HEADER_LEN: usize = 32;
+/// Bytes of the record of a part before what it has of the batch.
+pub const PART_HEADER_LEN: usize = HEADER_LEN + 4;
 /// Records begin at multiples of this.
 pub const ALIGNMENT: usize = 8;
 /// The version of the records.
@@ -23,6 +25,10 @@ pub enum Kind {
     Batch,
     /// The log goes on at the start of another segment.
     Next,
+    /// A part of a batch; another one follows.
+    Part,
+    /// The last part of a batch.
+    LastPart,
 }
 
 /// The seed of checksums in one epoch of one volume.
@@ -41,7 +47,7 @@ impl Seed {
 /// A record, its payload not looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
-    /// Of a batch: its number. Of `Next`: the number of the record that comes next.
+    /// Of a batch and of its parts: its number. Of `Next`: the number of the record that comes next.
     pub seq: u64,
     /// Every batch up to this number was durable when the record was written.
     pub durable: u64,
@@ -116,6 +122,26 @@ impl Draft {
     pub fn seal(self, seed: Seed, seq: u64, durable: u64) -> Vec<u8> {
         seal(self.0, seed, seq, durable, Kind::Batch)
     }
+
+    /// What the record would say, to be cut in parts.
+    pub fn payload(&self) -> &[u8] {
+        self.0.get(HEADER_LEN..).unwrap_or_default()
+    }
+}
+
+/// The record of a part of a batch: `index` counts them from 0, `bytes` are those of the batch's payload.
+pub fn part(seed: Seed, seq: u64, durable: u64, index: u32, bytes: &[u8], is_last: bool) -> Vec<u8> {
+    let mut record = Vec::with_capacity(PART_HEADER_LEN + bytes.len() + ALIGNMENT);
+    record.resize(HEADER_LEN, 0);
+    record.extend(index.to_le_bytes());
+    record.extend(bytes);
+    seal(record, seed, seq, durable, if is_last { Kind::LastPart } else { Kind::Part })
+}
+
+/// The number of a part, and its bytes of the batch's payload; `None` if the payload of the record is none of a part.
+pub fn decode_part(payload: &[u8]) -> Option<(u32, &[u8])> {
+    let mut rest = Reader(payload);
+    Some((rest.u32()?, rest.0))
 }
 
 fn put_run(out: &mut Vec<u8>, run: Run) {
@@ -138,6 +164,8 @@ pub fn decode(seed: Seed, bytes: &[u8]) -> Option<(Record<'_>, usize)> {
     let kind = match header.u8()? {
         1 => Kind::Batch,
         2 => Kind::Next,
+        3 => Kind::Part,
+        4 => Kind::LastPart,
         _ => return None,
     };
     if header.u8()? != VERSION || payload_len > bytes.len() {
@@ -255,6 +283,24 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_batch_are_told_apart_and_joined() {
+        let batch = some(&mut Rng::new(3));
+        let draft = Draft::new(&batch);
+        let (first, last) = draft.payload().split_at(draft.payload().len() / 2);
+        let records = [part(Seed(5), 7, 6, 0, first, false), part(Seed(5), 7, 6, 1, last, true)];
+        let mut joined = Vec::new();
+        for (index, (record, kind)) in records.iter().zip([Kind::Part, Kind::LastPart]).enumerate() {
+            let (found, len) = decode(Seed(5), record).unwrap();
+            assert_eq!((found.seq, found.kind, len), (7, kind, record.len()));
+            let (number, bytes) = decode_part(found.payload).unwrap();
+            assert_eq!(number as usize, index);
+            joined.extend(bytes);
+        }
+        assert!(same(&decode_batch(&joined).unwrap(), &batch));
+        assert_eq!(decode_part(b"abc"), None);
+    }
+
+    #[test]
     fn no_bytes_make_it_panic() {
         for seed in seeds(500) {
             let mut rng = Rng::new(seed);
@@ -286,5 +332,9 @@ mod tests {
         assert_eq!(record[52..72], *b"\x01\0\0\0\x34\x12\0\0\0\0\0\0\x01\0\0\0\xdd\xcc\xbb\xaa");
         assert_eq!(record[72..88], *b"\x01\0\0\0\x99\0\0\0\0\0\0\0\x02\0\0\0");
         assert_eq!(record.len(), 88);
+        let part = part(Seed(0), 9, 8, 1, &record[42..44], true);
+        assert_eq!(part[..4], [6, 0, 0, 0]);
+        assert_eq!(part[8..40], *b"\x09\0\0\0\0\0\0\0\x08\0\0\0\0\0\0\0\x04\x01\0\0\0\0\0\0\x01\0\0\0kv\0\0");
+        assert_eq!(part.len(), 40);
     }
 }

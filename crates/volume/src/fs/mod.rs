@@ -37,7 +37,7 @@ pub use transaction::FsTransaction;
 use self::cache::InodeCache;
 use crate::format::records::{Inode, Place};
 use crate::store::VolumeStore;
-use crate::tree::{ROOT_INO, SnapshotInfo, View};
+use crate::tree::{Mtimes, ROOT_INO, SnapshotInfo, View};
 use crate::volume::Volume;
 
 /// Depth at which a directory is taken for one that holds itself.
@@ -206,9 +206,9 @@ impl Fs {
         *self.temp_dir.write() = path.into();
     }
 
-    /// Size and use.
+    /// Size and use, with no more room than the host has.
     pub fn statfs(&self) -> Result<StatFs> {
-        self.shared.store.statfs()
+        Ok(self.shared.store.statfs()?.within(self.shared.store.room_bytes()?))
     }
 
     /// Makes everything durable.
@@ -256,7 +256,7 @@ impl Fs {
     }
 
     /// Sets everything (`/`), or what is at `path`, back to what it is in a snapshot, as one step and durably. What is not there is
-    /// removed. Symbolic links on the way are not followed.
+    /// removed. Symbolic links on the way are not followed. What differed has the time of change of the restore.
     ///
     /// An open file that goes by the restore of a path stays usable, as one that is removed. After that of everything, an open file
     /// has the content of the snapshot, and one that is not in it is `Stale`.
@@ -271,8 +271,8 @@ impl Fs {
         }
         let store = &self.shared.store;
         let done = match names.is_empty() {
-            true => store.restore(snapshot),
-            false => store.restore_path(snapshot, &names).map(drop),
+            true => store.restore(snapshot, Mtimes::Snapshot),
+            false => store.restore_path(snapshot, &names, Mtimes::Snapshot).map(drop),
         };
         done.map_err(named("restore", path))?;
         self.shared.volume.dropped()

@@ -3,7 +3,6 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use adit_core::media::Remains;
 use adit_core::store::{Capabilities, Created, DirEntry, NewNode, Spelling, Store, StoreFile};
 use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs, XattrName, XattrSet};
 use adit_core::{ErrorKind, FsError, Result};
@@ -145,11 +144,6 @@ impl Store for SnapshotsDir {
     fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
         self.check_old("unlink", parent, name)?;
         self.0.live.unlink(parent, name)
-    }
-
-    fn unlink_at_once(&self, parent: Ino, name: FileName<'_>) -> Result<Remains> {
-        self.check_old("unlink", parent, name)?;
-        self.0.live.unlink_at_once(parent, name)
     }
 
     fn rmdir(&self, parent: Ino, name: FileName<'_>) -> Result<()> {

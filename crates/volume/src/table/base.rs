@@ -19,12 +19,13 @@ use super::log::Log;
 use super::memory::Tables;
 use super::room::{FoundFull, Share};
 use super::{
-    Allocation, Batch, Info, KEY_LEN_MAX_BYTES, NewVolume, OWN_PREFIX, Options, Run, Seq, Table, VALUE_LEN_MAX_BYTES,
+    Allocation, BATCH_LEN_LEAST_BYTES, BATCH_LEN_MOST_BYTES, Batch, Info, KEY_LEN_MAX_BYTES, NewVolume, OWN_PREFIX,
+    Options, Run, SHORT_VALUE_LEN_MAX_BYTES, Seq, Table, VALUE_LEN_MAX_BYTES,
 };
 use crate::container::{Container, Folder};
 use crate::format::container::{
-    DataLocation, Durability, KV_RUNS_MAX, SEGMENT_LEN_MAX_BYTES, SEGMENT_LEN_MIN_BYTES, SEGMENTS_MAX, SLOT_LEN_BYTES,
-    Superblock,
+    DataLocation, Durability, FEATURE_LONG, KV_RUNS_MAX, SEGMENT_LEN_MAX_BYTES, SEGMENT_LEN_MIN_BYTES, SEGMENTS_MAX,
+    SLOT_LEN_BYTES, Superblock,
 };
 use crate::format::log::{Draft, Seed};
 use crate::kv::{Kv, Redb, View};
@@ -46,6 +47,7 @@ pub(super) struct Shared {
     pub durability: Durability,
     pub options: Options,
     pub log_bytes_max: u64,
+    pub batch_len_max: usize,
     pub memory_bytes_max: usize,
     pub kv_runs_max: u64,
     pub replayed: usize,
@@ -57,6 +59,8 @@ pub(super) struct Shared {
     pub host_full: AtomicBool,
     /// Whether something was freed since free blocks were given back because the host had no space for content, or may have been.
     pub freed: AtomicBool,
+    /// Held by whoever gives them back: others who find no room wait for that.
+    pub giving: Mutex<()>,
     pub found_full: Mutex<FoundFull>,
     /// With `writer`: a checkpoint ended.
     pub room: Condvar,
@@ -128,6 +132,7 @@ impl Base {
             1 << len.ilog2()
         });
         let superblock = Superblock {
+            features: 0,
             generation: 1,
             epoch: 0,
             uuid: random()?,
@@ -202,6 +207,11 @@ impl Base {
         let shared = Shared {
             durability: options.durability.unwrap_or(superblock.durability),
             log_bytes_max,
+            batch_len_max: Log::segment_room(&container).max(
+                usize::try_from(log_bytes_max / 2)
+                    .unwrap_or(usize::MAX)
+                    .clamp(BATCH_LEN_LEAST_BYTES, BATCH_LEN_MOST_BYTES),
+            ),
             memory_bytes_max: options.memory_bytes_max.unwrap_or(memory).max(1),
             kv_runs_max: options.kv_runs_max.unwrap_or(KV_RUNS_MAX) as u64,
             replayed,
@@ -211,6 +221,7 @@ impl Base {
             host_full: AtomicBool::new(false),
             found_full: Mutex::default(),
             freed: AtomicBool::new(true),
+            giving: Mutex::default(),
             room: Condvar::new(),
             reviving: Mutex::default(),
             work: Mutex::default(),
@@ -274,12 +285,19 @@ impl Base {
     pub fn gc(&self) -> Result<()> {
         self.checkpoint()?;
         self.shared.pack_patiently()?;
+        // A checkpoint frees the segments of content in which nothing is left, and at the next one the log goes on in the first of them, and no longer
+        // in one that waits for it at the end of the file.
+        for _ in 0..2 {
+            self.shared.shrink_log();
+            self.checkpoint()?;
+        }
         self.shared.shrink_log();
         // Held, so that nobody takes what is punched.
-        let space = self.shared.container.space();
+        let mut space = self.shared.container.space();
         for run in space.free_runs() {
             self.shared.container.punch_blocks(run);
         }
+        space.note_given();
         self.shared.container.drop_stray_objects(&space)?;
         self.shared.container.shorten(&space)
     }
@@ -397,8 +415,20 @@ impl Shared {
         if runs.any(|run| run.count == 0 || run.start.checked_add(run.count.into()).is_none()) {
             return Err(invalid("a run without blocks"));
         }
-        if !Log::admits(&self.container, draft.record_len()) {
-            return Err(invalid("more than a segment holds"));
+        if draft.record_len() > self.batch_len_max {
+            return Err(invalid("more than the volume takes at once"));
+        }
+        Ok(())
+    }
+
+    /// Says in the superblock that there are batches in parts, or long values, before there are: an earlier version of adit would
+    /// take the first for the end of the log.
+    fn declare_long(&self, batch: &Batch, draft: &Draft) -> Result<()> {
+        let is_long = |value: &Option<Vec<u8>>| value.as_ref().is_some_and(|v| v.len() > SHORT_VALUE_LEN_MAX_BYTES);
+        let needed = draft.record_len() > Log::segment_room(&self.container)
+            || batch.writes.iter().any(|(_, value)| is_long(value));
+        if needed && self.container.superblock().features & FEATURE_LONG == 0 {
+            self.container.flip(|superblock| superblock.features |= FEATURE_LONG)?;
         }
         Ok(())
     }
@@ -408,6 +438,7 @@ impl Shared {
         let draft = Draft::new(&batch);
         self.check_batch(&batch, &draft)?;
         self.check_room(&batch)?;
+        self.declare_long(&batch, &draft)?;
         let share = Share::of(&batch);
         if share == Share::None {
             self.retry_checkpoint()?;
@@ -441,7 +472,7 @@ impl Shared {
             }
             self.container.check_writable()?;
         }
-        let mut log = self.prepare(log, draft.record_len(), share)?;
+        let mut log = self.prepare(log, draft.record_len().min(Log::segment_room(&self.container)), share)?;
         if !self.container.space().admits(&allocated, &batch.freed) {
             let why = "blocks that are not reserved, or not allocated";
             return Err(FsError::new(ErrorKind::InvalidInput).on("apply a batch", why));

@@ -3,7 +3,7 @@
 use adit_core::Result;
 
 use crate::container::Container;
-use crate::format::log::{self, Draft, HEADER_LEN, Seed, record_len};
+use crate::format::log::{self, ALIGNMENT, Draft, HEADER_LEN, PART_HEADER_LEN, Seed, record_len};
 use crate::table::BLOCK_LEN_BYTES;
 
 /// Bytes that stay free at the end of a segment for the record that names the next one.
@@ -86,12 +86,12 @@ impl Log {
         self.bytes
     }
 
-    /// Whether a record of this length fits in a segment.
-    pub fn admits(container: &Container, record_len: usize) -> bool {
-        record_len <= container.segment_len() as usize - NEXT_LEN
+    /// The longest record that fits in a segment, in bytes. Longer ones are appended in parts.
+    pub fn segment_room(container: &Container) -> usize {
+        container.segment_len() as usize - NEXT_LEN
     }
 
-    /// Makes sure of space for a record of this length, which [`Log::admits`] admitted. `NoSpace` if the host has none.
+    /// Makes sure of space for a record of this length, which fits in a segment. `NoSpace` if the host has none.
     pub fn prepare(&mut self, container: &Container, record_len: usize) -> Result<()> {
         let needed = record_len + NEXT_LEN;
         if !self.fits(container, record_len) {
@@ -148,17 +148,45 @@ impl Log {
         may
     }
 
-    /// Appends a batch, for which there is space ([`Log::prepare`]). Returns its number. A host that finds none nevertheless, as
-    /// it does not keep any, gives `NoSpace`: what is left of the record is none, and the next one is written over it.
+    /// Appends a batch, for which there is space ([`Log::prepare`]); of a longer one than a segment holds, for its first part.
+    /// Returns its number. A host that finds none nevertheless, as it does not keep any, gives `NoSpace`: what is left of the
+    /// record is none, and the next one is written over it, or makes parts of it that are there void.
     pub fn append(&mut self, container: &Container, draft: Draft) -> Result<u64> {
         let seq = self.seq + 1;
-        let record = draft.seal(self.seed, seq, container.durable());
-        write_record(container, container.segment_offset(self.current.number) + self.offset as u64, &record)?;
-        self.offset += record.len();
-        self.bytes += record.len() as u64;
+        if draft.record_len() <= Log::segment_room(container) {
+            self.write(container, &draft.seal(self.seed, seq, container.durable()))?;
+        } else {
+            self.append_parts(container, seq, draft.payload())?;
+        }
         self.seq = seq;
         container.set_appended(seq);
         Ok(seq)
+    }
+
+    fn append_parts(&mut self, container: &Container, seq: u64, payload: &[u8]) -> Result<()> {
+        let (mut rest, mut index) = (payload, 0);
+        while !rest.is_empty() {
+            let room = (container.segment_len() as usize).saturating_sub(self.offset + NEXT_LEN);
+            let room = (room / ALIGNMENT * ALIGNMENT).saturating_sub(PART_HEADER_LEN);
+            let (bytes, behind) = rest.split_at(rest.len().min(room));
+            if bytes.is_empty() {
+                self.go_on(container, container.segment_len() as usize)?;
+                continue;
+            }
+            let record = log::part(self.seed, seq, container.durable(), index, bytes, behind.is_empty());
+            self.current.allocate(container, self.offset + record.len() + NEXT_LEN)?;
+            self.write(container, &record)?;
+            (rest, index) = (behind, index + 1);
+        }
+        Ok(())
+    }
+
+    /// Writes a record at the end of the log.
+    fn write(&mut self, container: &Container, record: &[u8]) -> Result<()> {
+        write_record(container, container.segment_offset(self.current.number) + self.offset as u64, record)?;
+        self.offset += record.len();
+        self.bytes += record.len() as u64;
+        Ok(())
     }
 
     /// Goes on in another segment, the first `needed` bytes of which have space.

@@ -9,6 +9,12 @@ use adit_core::Result;
 use super::{Bytes, OWN_PREFIX};
 use crate::kv::View;
 
+/// A stretch of a scan ends with so many bytes of values from the store, if it has [`STRETCH_LEAST`] of them.
+const STRETCH_BYTES: usize = 1 << 20;
+
+/// Entries of a stretch that are as of one moment in any case.
+const STRETCH_LEAST: usize = 16;
+
 /// Memory that an entry takes besides its key and value, roughly.
 const ENTRY_BYTES: usize = 80;
 
@@ -114,12 +120,15 @@ impl StretchInMemory {
     /// Merges them with the store.
     pub fn merge(mut self, start: &[u8], end: &[u8], limit: usize) -> Result<Stretch> {
         let mut stored = Part { is_whole: true, ..Part::default() };
+        let mut bytes = 0;
         self.view.scan(start, end, &mut |key, value| {
+            bytes += value.len();
             // The base's own are nobody's business.
             if key.first() != Some(&OWN_PREFIX) {
                 stored.entries.push((key.into(), Some(value.into())));
             }
-            stored.is_whole = stored.entries.len() < limit;
+            let is_long = bytes >= STRETCH_BYTES && stored.entries.len() >= STRETCH_LEAST;
+            stored.is_whole = stored.entries.len() < limit && !is_long;
             if stored.is_whole { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         self.parts.push(stored);

@@ -10,7 +10,7 @@ use std::ops::{Bound, ControlFlow};
 use adit_core::Result;
 
 use super::memory::MemTable;
-use super::{BLOCK_LEN_BYTES, Batch, OWN_PREFIX, Run};
+use super::{BATCH_LEN_MOST_BYTES, BLOCK_LEN_BYTES, Batch, OWN_PREFIX, Run};
 use crate::container::Container;
 use crate::format::container::Superblock;
 use crate::format::log::{self, ALIGNMENT, Kind, Seed};
@@ -118,13 +118,39 @@ struct Chain {
     durable: u64,
     /// The last batch.
     end: u64,
+    /// Parts of the batch behind it, as far as they are there.
+    parts_of_next: Parts,
+}
+
+/// What is known of a batch in parts.
+#[derive(Default)]
+struct Parts {
+    count: u32,
+    payload: Vec<u8>,
+}
+
+impl Parts {
+    /// Takes in the next part. The first one begins anew: of a batch that could not be appended, some may be left. `None` for one
+    /// that does not go on where the last one ended, or is more than any volume takes at once.
+    fn add(&mut self, payload: &[u8]) -> Option<()> {
+        let (index, bytes) = log::decode_part(payload)?;
+        if index == 0 {
+            *self = Parts::default();
+        }
+        let is_next = index == self.count && self.payload.len() + bytes.len() <= BATCH_LEN_MOST_BYTES;
+        is_next.then(|| {
+            self.count += 1;
+            self.payload.extend(bytes);
+        })
+    }
 }
 
 impl Chain {
     fn read(container: &Container, superblock: &Superblock) -> Result<Chain> {
         let seed = Seed::of(superblock);
         let first = superblock.log_segment;
-        let mut chain = Chain { batches: BTreeMap::new(), parts: Vec::new(), durable: 0, end: superblock.log_seq - 1 };
+        let (batches, parts_of_next) = (BTreeMap::new(), Parts::default());
+        let mut chain = Chain { batches, parts: Vec::new(), durable: 0, end: superblock.log_seq - 1, parts_of_next };
         let mut segment = first;
         loop {
             let mut bytes = vec![0; container.segment_len() as usize];
@@ -155,16 +181,26 @@ impl Chain {
                     let next = log::decode_next(record.payload).ok_or_else(unknown)?;
                     return Ok((end, Some(next)));
                 }
-                Kind::Batch => {
-                    let batch = log::decode_batch(record.payload).ok_or_else(unknown)?;
-                    self.batches.insert(record.seq, batch);
-                    self.end = record.seq;
+                Kind::Batch => self.add(record.seq, record.payload).ok_or_else(unknown)?,
+                Kind::Part => self.parts_of_next.add(record.payload).ok_or_else(unknown)?,
+                Kind::LastPart => {
+                    self.parts_of_next.add(record.payload).ok_or_else(unknown)?;
+                    let whole = std::mem::take(&mut self.parts_of_next.payload);
+                    self.add(record.seq, &whole).ok_or_else(unknown)?;
                 }
             }
             rest = rest.get(len..).unwrap_or_default();
         }
         self.check_end(container, seed, rest)?;
         Ok((bytes.len().saturating_sub(rest.len()), None))
+    }
+
+    /// Takes in a batch that is whole. `None` if its payload is none.
+    fn add(&mut self, seq: u64, payload: &[u8]) -> Option<()> {
+        self.batches.insert(seq, log::decode_batch(payload)?);
+        self.end = seq;
+        self.parts_of_next = Parts::default();
+        Some(())
     }
 
     /// A crash ends the log; damage makes a hole in it. What comes after a hole may say that what was there was durable.

@@ -324,6 +324,7 @@ impl Shared {
         let mut space = self.container.space();
         space.settle(durable);
         space.free_runs().into_iter().for_each(|run| self.container.punch_blocks(run));
+        space.note_given();
         Ok(())
     }
 

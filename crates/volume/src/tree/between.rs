@@ -10,6 +10,7 @@ use adit_core::types::Kind;
 use adit_core::{ErrorKind, Result};
 
 use super::names::Ascent;
+use super::stamps::ctime_of_same;
 use super::view::{Lines, View, corrupt_inode};
 use super::{ROOT_INO, Tree};
 use crate::format::keys::{Key, Parts};
@@ -91,6 +92,10 @@ impl Finder<'_> {
                     let entry = Entry::decode(&value).map_err(|why| corrupt_inode(dir, why))?;
                     if self.regions[side].has_place(&self.views[side], place)? {
                         self.found.entries.insert((dir, entry.name.to_vec()));
+                        if side == SNAPSHOT {
+                            // It gets the name back, which is a change of it.
+                            self.found.inodes.entry(entry.ino).or_insert(false);
+                        }
                         if entry.kind == Kind::Directory {
                             self.walk(side, entry.ino)?;
                         }
@@ -98,6 +103,12 @@ impl Finder<'_> {
                 }
             }
             Some(Parts::Inode(ino) | Parts::Window(ino, _) | Parts::Xattr(ino, _)) => {
+                if let (Some(a), Some(b), Some(Parts::Inode(_))) = (&a, &b, key.parts())
+                    && ctime_of_same(a, b, ino)?.is_some_and(|(_, has_same_place)| has_same_place)
+                {
+                    // It keeps its time of change.
+                    return Ok(());
+                }
                 if self.has_inode(BRANCH, ino)? || self.has_inode(SNAPSHOT, ino)? {
                     self.found.inodes.entry(ino).or_insert(false);
                 }

@@ -11,9 +11,10 @@ use crate::format::keys::{self, Id, Key, Parts};
 use crate::format::records::{self, Block, Window};
 use crate::table::{Batch, Run};
 
-/// A batch of several steps ends once it has so many bytes in the log. What one step adds is far less: with it, a batch is
-/// shorter than the smallest segment of a log, 128 KiB.
-const FULL_LEN_BYTES: usize = 64 << 10;
+/// A batch of several steps ends once it has so many bytes in the log. One step adds a value at most: with it, a batch is shorter than
+/// every volume takes, [`BATCH_LEN_LEAST_BYTES`](crate::table::BATCH_LEN_LEAST_BYTES), and one of small values shorter than the smallest
+/// segment of a log, 128 KiB.
+pub(super) const FULL_LEN_BYTES: usize = 64 << 10;
 
 /// See the module's notes.
 pub(crate) struct Draft<'t> {

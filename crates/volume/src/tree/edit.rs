@@ -439,9 +439,7 @@ impl<'t> Change<'_, 't> {
 
     /// Refuses what no volume could apply as one, before it takes much memory.
     pub(crate) fn check_len(&self) -> Result<()> {
-        /// Longer than any record of a log, in bytes.
-        const LEN_MAX_BYTES: usize = 4 << 20;
-        if self.len_bytes() > LEN_MAX_BYTES {
+        if self.len_bytes() > self.view.tree.table.batch_len_max_bytes() {
             return Err(too_long());
         }
         Ok(())

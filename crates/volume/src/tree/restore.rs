@@ -10,18 +10,21 @@
 //!
 //! An inode that has no name in the branch but below the path gets back its number and its content. One that has a name
 //! elsewhere is left alone: if it is still what it was, it gets a further name here, else this name gets a copy.
+//!
+//! **Times.** What differed has the time of change of the restore, so that incremental backups see it; what did not keeps its own
+//! ([`Stamps`]).
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use adit_core::types::{FileName, Kind, Timestamp};
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::content::{Node, Times};
 use super::namespace::Gone;
+use super::stamps::{Mtimes, Stamps};
 use super::topology::Topology;
-use super::view::{Lines, View, corrupt_inode};
+use super::view::{View, corrupt_inode};
 use super::{Change, ROOT_INO, Tree};
 use crate::format::keys::{self, Id, Key, Parts};
 use crate::format::records::{Entry, Inode, Malformed, Place, Snapshot, State};
@@ -51,7 +54,7 @@ impl Tree {
     /// # Errors
     /// `NotFound` if the branch has no directory to put it in, or neither has it; `InvalidInput` for the root, which is
     /// [`Tree::restore`]'s.
-    pub fn restore_path(&self, branch: &str, snapshot: &str, path: &[&[u8]]) -> Result<Restored> {
+    pub fn restore_path(&self, branch: &str, snapshot: &str, path: &[&[u8]], mtimes: Mtimes) -> Result<Restored> {
         let Some((name, parents)) = path.split_last() else { return Err(ErrorKind::InvalidInput.into()) };
         let name = FileName::new(name)?;
         let _alone = self.collecting.lock();
@@ -67,7 +70,7 @@ impl Tree {
         let staging = Snapshot { state: State::Staging, parent: live, created: Timestamp::now(), ..record.clone() };
         self.write_snapshots(&[(next, Some(&staging))])?;
         topology.insert(next, staging.clone());
-        let built = self.build(&topology, [from, live, next], parents, name);
+        let built = self.build(&topology, [from, live, next], parents, name, mtimes);
         let switched = built.and_then(|restored| {
             let old = Snapshot { state: State::Merging, ..record.clone() };
             let new = Snapshot { state: State::Live, created: record.created, ..staging };
@@ -86,13 +89,15 @@ impl Tree {
         switched
     }
 
-    fn build(&self, topology: &Topology, ids: [Id; 3], parents: &[&[u8]], name: FileName<'_>) -> Result<Restored> {
-        let topology = Arc::new(topology.clone());
-        let view = |id: Id| {
-            let chain = topology.live_chain(id).cloned();
-            View { tree: self, topology: Lines::Own(topology.clone()), id, chain, cache: None }
-        };
-        let [old, was, new] = ids.map(view);
+    fn build(
+        &self,
+        topology: &Topology,
+        ids: [Id; 3],
+        parents: &[&[u8]],
+        name: FileName<'_>,
+        mtimes: Mtimes,
+    ) -> Result<Restored> {
+        let [old, was, new] = self.views_alone(topology, ids);
         let Some(dir) = new.walk(parents)? else {
             // The first one that is missing is named, since it is not what was asked for.
             let is_missing = |len: &usize| matches!(new.walk(parents.split_at(*len).0), Ok(None));
@@ -111,8 +116,9 @@ impl Tree {
             return Err(missing(&path));
         }
         let touched = Touched::between([&old, &was])?;
-        let mut restore =
-            Restore { old, was, new, touched, inodes: HashMap::new(), gone: Vec::new(), separated: Vec::new() };
+        let stamps = Stamps::between(was, &old, mtimes)?;
+        let (inodes, gone, separated) = (HashMap::new(), Vec::new(), Vec::new());
+        let mut restore = Restore { old, new, touched, stamps, inodes, gone, separated };
         let source = source.map(|(_, ino, kind)| Target { name: name.as_bytes().to_vec(), ino, kind });
         restore.set_back(dir, name, source)?;
         let Restore { new, gone, separated, .. } = restore;
@@ -227,10 +233,10 @@ struct Restore<'t> {
     /// The snapshot.
     old: View<'t>,
     touched: Touched,
-    /// The branch before.
-    was: View<'t>,
     /// The branch as it becomes.
     new: View<'t>,
+    /// Which times what is put back gets.
+    stamps: Stamps<'t>,
     /// Inodes of the snapshot that were put back, and as which.
     inodes: HashMap<u64, u64>,
     gone: Vec<Gone>,
@@ -289,7 +295,8 @@ impl<'t> Restore<'t> {
 
     /// Gives a directory back what it was, but for its entries, which are back.
     fn set_back_directory(&mut self, ino: u64) -> Result<()> {
-        let record = self.old.inode(ino)?;
+        let mut record = self.old.inode(ino)?;
+        self.stamps.apply(ino, &mut record);
         self.set_parts(keys::space::XATTR, ino, self.old.parts_of(keys::space::XATTR, ino)?)?;
         self.change(|change| {
             let inode = change.edit(ino)?;
@@ -338,14 +345,18 @@ impl<'t> Restore<'t> {
                     todo.extend(below.map(|(name, ino, kind)| Step::Put { ino, kind, dir, name }));
                 }
                 // The making of what is in it changed these.
-                Step::Times { to, mtime, ctime } => self.change(|change| {
-                    let inode = change.edit(to)?;
-                    (inode.mtime, inode.ctime) = (mtime, ctime);
-                    Ok(())
-                })?,
+                Step::Times { to, mtime, ctime } => self.set_times(to, mtime, ctime)?,
             }
         }
         Ok(())
+    }
+
+    fn set_times(&self, ino: u64, mtime: Timestamp, ctime: Timestamp) -> Result<()> {
+        self.change(|change| {
+            let inode = change.edit(ino)?;
+            (inode.mtime, inode.ctime) = (mtime, ctime);
+            Ok(())
+        })
     }
 
     /// Puts one inode back, without what is in it; of a directory, what is to be done once that is there.
@@ -356,22 +367,24 @@ impl<'t> Restore<'t> {
             Some(&known) => return self.link((ino, known), &self.old.inode(ino)?, (dir, name)).map(|()| None),
             None => {}
         }
-        let record = self.old.inode(ino)?;
+        let mut record = self.old.inode(ino)?;
         let (lives, has_record) = match self.new.inode(ino) {
             Ok(inode) => (inode.nlink > 0, true),
             Err(e) if e.kind() == ErrorKind::Stale => (false, false),
             Err(e) => return Err(e),
         };
         let to = if !lives {
+            self.stamps.apply(ino, &mut record);
             self.revive(ino, &record, has_record, (dir, name))?;
             ino
         } else if !directory && self.is_same(ino, &record)? {
             self.link((ino, ino), &record, (dir, name))?;
             ino
         } else {
-            let copy = self.copy(ino, &record, (dir, name))?;
             // One that only moved away had no name here that was one of several.
-            let had_several = record.nlink > 1 || self.was.inode(ino).is_ok_and(|was| was.nlink > 1);
+            let had_several = record.nlink > 1 || self.stamps.was.inode(ino).is_ok_and(|was| was.nlink > 1);
+            self.stamps.changed(&mut record);
+            let copy = self.copy(ino, &record, (dir, name))?;
             if !directory && had_several {
                 self.separated.push(copy);
             }
@@ -386,17 +399,14 @@ impl<'t> Restore<'t> {
     /// Once a file that nobody changed since the snapshot has all its names again, nothing about it is new, and its time of
     /// change is what it was: who knows it need not be told.
     fn link(&self, (ino, to): (u64, u64), record: &Inode, (dir, name): (u64, FileName<'_>)) -> Result<()> {
-        let was = match self.was.inode(ino) {
-            Ok(inode) => Some(inode),
-            Err(e) if e.kind() == ErrorKind::Stale => None,
-            Err(e) => return Err(e),
-        };
-        let untouched = ino == to && was.is_none_or(|was| was.ctime == record.ctime);
+        let unchanged = self.stamps.unchanged(ino, record).filter(|_| ino == to);
         self.change(|change| {
             change.link(to, dir, name)?;
             let inode = change.edit(to)?;
-            if untouched && inode.nlink == record.nlink {
-                inode.ctime = record.ctime;
+            if let Some(ctime) = unchanged
+                && inode.nlink == record.nlink
+            {
+                inode.ctime = ctime;
             }
             Ok(())
         })
@@ -501,11 +511,7 @@ impl<'t> Restore<'t> {
                 at = data + len as u64;
             }
             node.set_len(&self.new, copy, record.size, &Default::default())?;
-            self.change(|change| {
-                let inode = change.edit(copy)?;
-                (inode.mtime, inode.ctime) = (record.mtime, record.ctime);
-                Ok(())
-            })?;
+            self.set_times(copy, record.mtime, record.ctime)?;
         }
         Ok(copy)
     }

@@ -1,12 +1,14 @@
 //! Snapshots and branches as a whole: made, deleted, listed, and a branch set back to a snapshot.
 //!
-//! Each is one batch of one or two keys, whatever the tree holds. What it makes superfluous is dropped later, by
+//! Each is one batch of one or two keys, whatever the tree holds; a restore has others before it, with the times of what differs. What it
+//! makes superfluous is dropped later, by
 //! [`Tree::collect`], in batches that may be interrupted anywhere.
 
 use adit_core::types::{FileName, Timestamp};
 use adit_core::{ErrorKind, FsError, Result};
 use hashbrown::HashMap;
 
+use super::stamps::{Mtimes, Stamps};
 use super::topology::{Node, Topology};
 use super::{Gone, MAIN, Source, Tree};
 use crate::format::keys::{self, Id};
@@ -133,18 +135,34 @@ impl Tree {
     /// which inodes have no name there, if somebody has the branch mounted and so may use them.
     ///
     /// Who has the branch mounted has to forget what it cached.
-    pub fn restore(&self, branch: &str, snapshot: &str) -> Result<Vec<Gone>> {
+    pub fn restore(&self, branch: &str, snapshot: &str, mtimes: Mtimes) -> Result<Vec<Gone>> {
         {
+            let _alone = self.collecting.lock();
             let mut topology = self.topology.write();
             let (parent, _) = topology.of_state(State::Frozen, "snapshot", snapshot)?;
             let (live, record) = topology.of_state(State::Live, "branch", branch)?;
             self.drop_staging_below(&mut topology, live)?;
             let next = topology.next_id()?;
-            let old = Snapshot { state: State::Dropping, ..record.clone() };
-            let record = Snapshot { parent, ..record };
-            self.write_snapshots(&[(live, Some(&old)), (next, Some(&record))])?;
-            topology.replace(live, old);
-            topology.insert(next, record);
+            let staging = Snapshot { state: State::Staging, parent, ..record.clone() };
+            self.write_snapshots(&[(next, Some(&staging))])?;
+            topology.insert(next, staging.clone());
+            let [was, then, new] = self.views_alone(&topology, [live, parent, next]);
+            let stamped = Stamps::between(was, &then, mtimes).and_then(|stamps| stamps.write(&new));
+            drop((then, new));
+            let switched = stamped.and_then(|()| {
+                let old = Snapshot { state: State::Dropping, ..record };
+                let new = Snapshot { state: State::Live, ..staging };
+                self.write_snapshots(&[(live, Some(&old)), (next, Some(&new))])?;
+                topology.replace(live, old);
+                topology.replace(next, new);
+                Ok(())
+            });
+            if switched.is_err()
+                && let Err(e) = self.drop_staging_in(&mut topology, next)
+            {
+                tracing::warn!("what the restore made is dropped later: {e}");
+            }
+            switched?;
         }
         let branch = Source::Branch(branch.to_owned());
         match self.reap_all_unused(&branch) {

@@ -2,16 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use adit_core::types::{XattrName, XattrSet};
+use adit_core::types::{XATTR_VALUE_LEN_MAX_BYTES, XattrName, XattrSet};
 use adit_core::{ErrorKind, Result, acl};
 
 use super::change::Change;
 use super::view::{View, corrupt_inode, corrupt_key};
 use crate::format::keys::{self, Id, Key, Parts};
 use crate::format::records;
-
-/// Longest value, in bytes: what fits into one value of the table.
-pub const XATTR_LEN_MAX_BYTES: usize = crate::table::VALUE_LEN_MAX_BYTES - 64;
 
 /// Attributes that one batch removes at most.
 const DROPPED_AT_ONCE: usize = 1024;
@@ -61,7 +58,7 @@ impl Change<'_, '_> {
         let now = self.now;
         let inode = self.inode(ino)?;
         let (kind, perm) = (inode.kind, inode.perm);
-        if value.len() > XATTR_LEN_MAX_BYTES {
+        if value.len() > XATTR_VALUE_LEN_MAX_BYTES {
             return Err(ErrorKind::NoSpace.into());
         }
         let (perm, value) = match name {

@@ -112,6 +112,9 @@ impl Table for Failing {
         }
         self.base.apply(batch)
     }
+    fn batch_len_max_bytes(&self) -> usize {
+        self.base.batch_len_max_bytes()
+    }
     fn sync(&self) -> Result<()> {
         if self.fail_syncs.load(Relaxed) { Err(ErrorKind::Io.into()) } else { self.base.sync() }
     }
@@ -142,6 +145,9 @@ impl Table for ReadOnly {
     }
     fn apply(&self, _: Batch) -> Result<Seq> {
         Err(ErrorKind::ReadOnly.into())
+    }
+    fn batch_len_max_bytes(&self) -> usize {
+        self.0.batch_len_max_bytes()
     }
     fn sync(&self) -> Result<()> {
         Err(ErrorKind::ReadOnly.into())

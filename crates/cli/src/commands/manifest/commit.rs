@@ -316,7 +316,7 @@ fn mounted(path: &Path) -> Result<MountInfo> {
 
 /// What became of a commit that failed: if the process of the mount has ended meanwhile, that is why.
 fn unless_it_died(failure: Failure, mount: &MountInfo, mountpoint: &Path) -> Failure {
-    if Registry::of_this_user().find(mountpoint).is_ok_and(|now| now.pid == mount.pid) {
+    if Registry::of_this_user().find(mountpoint).is_ok_and(|now| now.process() == mount.process()) {
         return failure;
     }
     let at = mountpoint.display();

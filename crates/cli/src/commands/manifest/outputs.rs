@@ -29,7 +29,7 @@ pub(super) struct Outputs {
     pub root: Option<AssetRoot>,
     /// How many there are.
     pub count: usize,
-    /// All of them, the last wins.
+    /// All of them; of two with one path that which was stored last wins.
     pub manifest: Manifest,
 }
 
@@ -57,7 +57,9 @@ pub(super) fn find(name: &OsStr, asset_root: Option<&OsStr>, args: &StoreArgs) -
         let root = AssetRoot::from_metadata(&document.info().metadata).map_err(failed)?;
         by_root.entry(root).or_default().push((key, document));
     }
-    let (root, documents) = choose(name, by_root, asset_root)?;
+    let (root, mut documents) = choose(name, by_root, asset_root)?;
+    // As the official packages do; of what the store has from the same second the later action wins.
+    documents.sort_by_key(|(_, document)| document.info().modified);
     let mut manifests = Vec::new();
     for (key, document) in &documents {
         let file = Path::new(&cas).join(key);

@@ -90,11 +90,18 @@ impl Details {
 
 /// `adit manifest verify`
 pub(super) fn verify(args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<()> {
-    let report = match (&args.manifest, &args.content.cas) {
+    // A manifest that is named by its URL has its content in that store.
+    let of_url = || args.manifest.as_deref().and_then(|name| manifest::root_of(Path::new(name))).map(OsStr::new);
+    let report = match (&args.manifest, args.content.cas.as_deref().or_else(of_url)) {
+        (Some(_), _) if args.repair => {
+            return Err(Failure::usage(
+                "--repair removes what is damaged in the cache directory, and a manifest means its store",
+            ));
+        }
         (Some(name), Some(cas)) => {
             let manifest = read_manifest(name, &args.content.store)?.manifest;
             let knows_store = manifest::lies_in(Path::new(name), cas);
-            of_store(manifest, knows_store, args, global)?
+            of_store(cas, manifest, knows_store, args, global)?
         }
         (None, None) => of_cache(args, global)?,
         (Some(_), None) => {
@@ -174,8 +181,13 @@ fn objects_of<'a>(body: &'a Body<'_>) -> impl Iterator<Item = ObjectId> + 'a {
     file.into_iter().flat_map(objects)
 }
 
-fn of_store(manifest: Manifest, knows_store: bool, args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<Report> {
-    let cas = args.content.cas.as_deref().unwrap_or_default();
+fn of_store(
+    cas: &OsStr,
+    manifest: Manifest,
+    knows_store: bool,
+    args: &ManifestVerifyArgs,
+    global: &GlobalArgs,
+) -> Result<Report> {
     manifest::expect_content(cas, &args.content.store, &manifest, knows_store)?;
     let source = ObjectSource::new(manifest::objects(cas, &args.content.store)?, DataKeys::default());
     // Each once.

@@ -1,7 +1,9 @@
 //! The mount of a folder of this machine, to read.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use adit_dir::DirStore;
 use adit_mount::daemon::Readiness;
 use adit_mount::{Signals, Until};
 
@@ -40,7 +42,7 @@ pub(super) fn mount(plan: Plan, global: &GlobalArgs, inherited: Inherited) -> Re
 fn serve(plan: &Plan, dir: &Path, readiness: Option<&mut Option<Readiness>>) -> Result<()> {
     let signals = Signals::install().map_err(|e| Failure::io("signals", &e))?;
     let request = &plan.request;
-    let store = open::dir(dir, true)?;
+    let store = DirStore::open_lasting(dir).map(Arc::new).map_err(|e| Failure::fs(dir.display(), &e))?;
     let engine = serve::engine_options(&request.timeouts, request.memory_bytes, &request.options, None);
     let about = plan.about(dir);
     let served = serve::serve(store, &plan.mountpoint, &request.options, engine, about, None)?;

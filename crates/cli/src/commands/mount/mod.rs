@@ -19,6 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use adit_core::process::ProcessNumber;
 use adit_mount::MountError;
 use adit_mount::control::ControlError;
 use adit_mount::daemon::{self, Readiness, Side, StartFailure};
@@ -162,7 +163,7 @@ fn start(
             if let Some(Err(failure)) =
                 plan.log().map(|path| logging::to_file(global, &path, plan.request.log_file.is_some()))
             {
-                eprintln!("adit: no log: {}", failure.text());
+                eprintln!("adit: no log: {}; name another file with --log-file FILE", failure.text());
             }
             let mut readiness = Some(readiness);
             let served = serve(plan, Some(&mut readiness));
@@ -267,17 +268,17 @@ fn user_name(uid: u32) -> String {
     name.unwrap_or_else(|| format!("uid {uid}"))
 }
 
-/// A mount whose process lives and says nothing, and how to go on.
-fn silent(mountpoint: &Path, pid: u32) -> Failure {
-    Failure::new(Code::Failure, format!("{}: process {pid} does not answer", mountpoint.display()))
-        .hint(how_to_go_on(mountpoint, pid))
-}
-
 /// What to do about a mount whose process does not answer.
-pub fn how_to_go_on(mountpoint: &Path, pid: u32) -> String {
+pub fn how_to_go_on(mountpoint: &Path, process: Option<ProcessNumber>) -> String {
     let at = mountpoint.display();
+    let Some(process) = process else {
+        return format!(
+            "if it is only stopped, let it go on; else end it, then adit umount {at} (what was closed or synced is there after the next mount)"
+        );
+    };
+    let (go_on, end) = (process.kill_line(Some("CONT")), process.kill_line(Some("KILL")));
     format!(
-        "if it is only stopped, let it go on: kill -CONT {pid}; else end it: kill -KILL {pid}, then adit umount {at} (what was closed or synced is there after the next mount)"
+        "if it is only stopped, let it go on: {go_on}; else end it: {end}, then adit umount {at} (what was closed or synced is there after the next mount)"
     )
 }
 
@@ -286,9 +287,14 @@ pub fn answered(error: &ControlError) -> Failure {
     let code = match error {
         ControlError::NotAMount(_) => Code::NotAMount,
         ControlError::Dead(dead) => return mount_failure(dead),
-        ControlError::Silent { mountpoint, pid } => return silent(mountpoint, *pid),
+        ControlError::Silent { mountpoint, process } => {
+            return Failure::new(Code::Failure, error).hint(how_to_go_on(mountpoint, *process));
+        }
+        ControlError::Part { mountpoint, .. } => {
+            return Failure::usage(error.to_string()).hint(format!("name all of it: {mountpoint}"));
+        }
         ControlError::Answered { kind, .. } => Code::of_word(kind),
-        ControlError::UnsafeDirectory { .. } => Code::Failure,
+        ControlError::UnsafeDirectory { .. } | ControlError::OutOfSight(_) => Code::Failure,
         ControlError::Io { source, .. } => Code::of(adit_core::error::kind_of_io(source)),
     };
     let failure = Failure::new(code, error);

@@ -264,8 +264,8 @@ fn refuse_overlay(source: &Source) -> Result<()> {
 fn identify(source: &Source, part: &Part, data: Option<&Path>) -> Result<LowerIdentity> {
     let path = source.path();
     let Part::Snapshot(name) = part else {
-        let meta = path.metadata().map_err(|e| Failure::io(path.display(), &e))?;
-        return Ok(of_dir(path, meta.ino()));
+        let store = DirStore::open_as_lower(path).map_err(|e| Failure::fs(path.display(), &e))?;
+        return Ok(of_dir(path, store.identity().ino));
     };
     // Asked of the process that has it open, if there is one.
     let named = Named::find(path.as_os_str(), &DataArgs { data: data.map(Path::to_owned) })?;
@@ -289,14 +289,23 @@ fn snapshot_identity(named: &Named, name: &str) -> Result<Option<LowerIdentity>>
     Ok(Some(of_snapshot(named.file(), name, &made)))
 }
 
-/// A folder by its canonical path and its inode. Not by its device: many filesystems have another one after each boot.
-fn of_dir(path: &Path, ino: u64) -> LowerIdentity {
-    let mut id = format!("dir {ino} ").into_bytes();
+/// A folder by its canonical path and its inode. Not by its device: many filesystems have another one after each boot. Where the host makes
+/// inode numbers up, by what the host is mounted of.
+fn of_dir(path: &Path, ino: Option<u64>) -> LowerIdentity {
+    let mut id = match ino {
+        Some(ino) => format!("dir {ino} ").into_bytes(),
+        None => b"dir - ".to_vec(),
+    };
     id.extend_from_slice(path.as_os_str().as_bytes());
+    if ino.is_none()
+        && let Some(host) = path.ancestors().find_map(mountpoint::find)
+    {
+        id.extend([b"\0", host.fs_type.as_bytes(), b" ", host.source.as_bytes()].concat());
+    }
     LowerIdentity { id, text: path.display().to_string() }
 }
 
-/// The number of the folder that an identity is of, if it is of one; see [`of_dir`].
+/// The number of the folder that an identity is of, if it is of one that has a number; see [`of_dir`].
 fn folder_number(identity: &LowerIdentity) -> Option<u64> {
     let mut words = identity.id.strip_prefix(b"dir ")?.split(|&byte| byte == b' ');
     std::str::from_utf8(words.next()?).ok()?.parse().ok()
@@ -347,6 +356,10 @@ pub fn settle(file: &Path, volume: &Volume, lower: &Lower, request: &MountReques
                 lower.identity.text,
                 file.display()
             )),
+            false if before.text == lower.identity.text => failure.hint(
+                "another filesystem is mounted there than when it was made, or its inode numbers were those of one mount: give it the one that it \
+                 belongs to, or an empty volume",
+            ),
             false => failure.hint("give the layer below that it belongs to, or an empty volume"),
         });
     }
@@ -574,7 +587,7 @@ mod tests {
     fn each_lower_has_an_upper_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
         let of = |identity: &LowerIdentity| -> PathBuf { place::in_cache(Some(folder.path()), identity).unwrap() };
-        let (a, b) = (of_dir(Path::new("/a"), 2), of_dir(Path::new("/b"), 2));
+        let (a, b) = (of_dir(Path::new("/a"), Some(2)), of_dir(Path::new("/b"), Some(2)));
         assert_eq!(of(&a), of(&a));
         let snapshot = |file: &str, name: &str, created: &str, nanos: u64| {
             let entry = json!({"id": 4, "created": created, "created_nanos": nanos});
@@ -584,7 +597,8 @@ mod tests {
         let others = [
             of(&a),
             of(&b),
-            of(&of_dir(Path::new("/a"), 3)),
+            of(&of_dir(Path::new("/a"), Some(3))),
+            of(&of_dir(Path::new("/a"), None)),
             of(&snapshot("/a", "s", "then", 5)),
             of(&snapshot("/a", "s", "then", 6)),
             of(&snapshot("/a", "s", "later", 5)),

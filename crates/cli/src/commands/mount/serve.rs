@@ -17,13 +17,13 @@ use serde_json::{Map, Value, json};
 
 use super::indexed::Indexed;
 use super::volume::Place;
-use super::{mount_failure, overlay};
+use super::{answered, mount_failure, overlay};
 use crate::args::manifest::CasArgs;
 use crate::args::mount_options::{Part, Timeouts};
 use crate::exit_code::NOT_A_MOUNT;
 use crate::failure::{Failure, Result};
 use crate::question::INDEX_VERB;
-use crate::{logging, output};
+use crate::{live, logging, output};
 
 /// Memory of each serving thread that is not in the engine's budget: its receive buffer and stack, in bytes.
 const THREAD_LEN_BYTES: u64 = 2 << 20;
@@ -41,6 +41,9 @@ const UNSEEN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The request for what was met that is damaged, missing or out of reach ([`Damaged`]).
 pub const DAMAGE_VERB: &str = "damage";
+
+/// The request to have everything be on the disk.
+pub const FLUSH_VERB: &str = "flush";
 
 /// What is asked with [`DAMAGE_VERB`].
 #[derive(Serialize, Deserialize)]
@@ -81,7 +84,7 @@ pub struct About {
 pub struct Served {
     engine: Arc<Engine>,
     session: Session,
-    registered: Option<Registered>,
+    registered: Registered,
     indexed: Arc<Indexed>,
     source: String,
 }
@@ -126,17 +129,18 @@ pub fn serve(
         place,
         indexed: indexed.clone(),
     };
-    let registered = Registry::of_this_user().register(&info, verbs);
-    if let Err(e) = &registered {
-        // The mount works without; it can be ended with umount(8) or fusermount3.
-        tracing::warn!("`adit mounts` will not show this mount: {e}");
+    // Without a way to it, nothing could be asked of it, and nobody could wait for its end: then it is taken away again.
+    let registered = Registry::of_this_user().register(&info, verbs).map_err(|e| answered(&e))?;
+    registered.put_up(&session.handle());
+    if let Some(e) = registered.unannounced() {
+        tracing::warn!("announced in no folder, and found by its mountpoint alone: {e}");
     }
     if options.index
         && let Err(e) = indexed.start()
     {
         tracing::warn!("no index of {source} yet: {e}");
     }
-    Ok(Served { engine, session, registered: registered.ok(), indexed, source })
+    Ok(Served { engine, session, registered, indexed, source })
 }
 
 impl Served {
@@ -215,6 +219,12 @@ impl control::Verbs for Verbs {
             "stats" => Some(self.stats()),
             "status" => Some(self.status()),
             DAMAGE_VERB => Some(self.damage(args)),
+            FLUSH_VERB => {
+                let flushed = self.write_back(true);
+                Some(
+                    flushed.and_then(|done| done.map_err(|e| ControlError::answer(e.kind(), &e))).map(|()| Value::Null),
+                )
+            }
             "umount" => Some(self.umount(args["lazy"].as_bool().unwrap_or(false))),
             verb => self.place.as_ref()?.call(verb, args),
         }
@@ -222,6 +232,12 @@ impl control::Verbs for Verbs {
 }
 
 impl Verbs {
+    /// The errors that requests met last and their errno hides.
+    fn errors(&self) -> Vec<Value> {
+        let errors = self.session.errors().into_iter();
+        errors.map(|met| json!({"op": met.op, "error": met.text, "count": met.count})).collect()
+    }
+
     /// How many requests met damage, and what it was that one about these inodes met after the first so many.
     fn damage(&self, args: &Value) -> Result<Value, ControlError> {
         let asked = Damaged::deserialize(args).map_err(|e| ControlError::answer(ErrorKind::InvalidInput, e))?;
@@ -309,12 +325,12 @@ impl Verbs {
             "source": self.info.source,
             "kind": self.info.kind,
             "mountpoint": self.info.mountpoint,
-            "pid": self.info.pid,
             "state": if self.info.is_attached() { "mounted" } else { "detached" },
             "read_only": self.info.read_only || failure.is_some() || self.session.is_read_only(),
             "read_only_because": failure.as_ref().or(self.about.why_read_only.as_ref()),
             "started": output::iso_text(self.info.started),
             "uptime_secs": self.about.began.elapsed().as_secs(),
+            "file_missing": live::is_file_missing(&self.info),
             "snapshot": self.info.snapshot,
             "branch": self.info.branch,
             "upper": self.info.upper,
@@ -326,6 +342,7 @@ impl Verbs {
             "dirty_bytes": stats.dirty_bytes,
             // Among them: entries that are left out of their folders, such as conflict copies of sync programs.
             "warnings": logging::warnings(),
+            "errors": self.errors(),
             "log": self.about.log.as_ref().map(|log| log.to_string_lossy()),
         });
         if let Some(CasArgs { cas, cache_dir, cache_size, strict, .. }) = &self.about.content {

@@ -57,6 +57,7 @@ fn serve(plan: &Plan, dir: &Path, password: Password, readiness: Option<&mut Opt
         false => Purpose::WriteIfPossible,
     };
     let state = plan.state.clone().ok_or_else(|| Failure::usage("no state directory is known"));
+    say_shared(dir, request.exclusive);
     // Checked at the beginning as well, when nobody had typed a password; but others may have come since.
     let vault = open::vault::open(dir, password, state, purpose, request.exclusive)?;
     let why = why.or(vault.why_read_only.clone());
@@ -76,6 +77,24 @@ fn serve(plan: &Plan, dir: &Path, password: Password, readiness: Option<&mut Opt
     let served = serve::serve(opened.store.clone(), &plan.mountpoint, &options, engine, about, None)?;
     tell_ready(readiness)?;
     served.wait(Until { signals: Some(signals), idle: request.idle }, || ())
+}
+
+/// Says what does not reach from one mount of a vault to another, if there is one already. To the kernel they are two filesystems.
+fn say_shared(dir: &Path, exclusive: bool) {
+    let mounts = live::of_source(dir).into_iter().filter(|mount| !mount.hidden);
+    let places: Vec<String> = mounts.map(|mount| mount.mountpoint).collect();
+    if exclusive || (places.is_empty() && !open::vault::is_in_use(dir)) {
+        return;
+    }
+    let by = match places.is_empty() {
+        true => "another process of this machine has it open".to_owned(),
+        false => format!("it is mounted on {} already", places.join(", ")),
+    };
+    open::remark(&format!(
+        "{}: {by}; file locks and change notices do not reach from one mount to another. Use a database, or what else locks files, \
+         through one of them only; a bind mount of the first one shares both",
+        dir.display()
+    ));
 }
 
 /// Why nothing can be changed in the vault in `dir`, whatever is asked for; None if it can.

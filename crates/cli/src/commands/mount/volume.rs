@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use adit_core::engine::{Engine, EngineOptions};
 use adit_core::memory::Budget;
 use adit_core::overlay::Overlay;
+use adit_core::process::ProcessNumber;
 use adit_core::store::Store;
 use adit_core::types::Access;
 use adit_core::{ErrorKind, FsError};
@@ -202,7 +203,10 @@ fn open_file(plan: &Plan, file: &Path, access: Access, beside: Option<ManifestSt
     // What an overlay's mount is told is where the data of the volume below is.
     let data = request.data.as_deref().filter(|_| plan.source.path() == file);
     open::volume::opened_through(file, data, &options, &|file| match beside.clone() {
-        Some(store) => Arc::new(RoomyFile::new(file, move |bytes| store.make_room_for(bytes))),
+        Some(store) => {
+            let of = store.clone();
+            Arc::new(RoomyFile::new(file, move |bytes| store.make_room_for(bytes), move || of.evictable_bytes()))
+        }
         None => Arc::new(file),
     })
 }
@@ -227,12 +231,12 @@ fn join(mount: &MountInfo, plan: &Plan) -> Result<()> {
     let file = plan.source.path().display();
     if mountpoint::find(&plan.mountpoint).is_some_and(|entry| entry.fs_type == AUTOMOUNT) {
         // The automounter holds off all processes but those of the group that it started.
-        let what = format!("{file}: process {} has it open, and cannot make a mount on demand", mount.pid);
+        let what = format!("{file}: {} has it open, and cannot make a mount on demand", mount.process());
         return Err(Failure::new(Code::Busy, what)
             .hint(format!("leave out x-systemd.automount for {}", plan.mountpoint.display())));
     }
     if plan.request.foreground {
-        let what = format!("{file}: process {} has it open, and a further mount is made by that process", mount.pid);
+        let what = format!("{file}: {} has it open, and a further mount is made by that process", mount.process());
         return Err(Failure::new(Code::Busy, what).hint("leave out --foreground"));
     }
     if plan.request.durability.is_some() {
@@ -247,7 +251,7 @@ fn join(mount: &MountInfo, plan: &Plan) -> Result<()> {
     if mountpoint::find(&plan.mountpoint).is_some_and(|entry| entry.fs_type == mountpoint::FS_TYPE) {
         return Ok(());
     }
-    let what = format!("{}: mounted where process {} sees it, which you do not", plan.mountpoint.display(), mount.pid);
+    let what = format!("{}: mounted where {} sees it, which you do not", plan.mountpoint.display(), mount.process());
     Err(Failure::new(Code::Failure, what).hint("it runs in another mount namespace: unmount and mount it there"))
 }
 
@@ -262,17 +266,17 @@ fn ask(mount: &MountInfo, wish: &Wish) -> Result<()> {
         Err(e @ ControlError::NotAMount(_)) => Err(answered(&e).passing()),
         Err(e) => {
             let failure = answered(&e);
-            let of = |branch| detached(&mount.file_path(), mount.pid, branch);
+            let of = |branch| detached(&mount.file_path(), mount.process(), branch);
             let ending = branch_of(&wish.part).filter(|_| failure.code() == Code::Busy).and_then(of);
             Err(ending.unwrap_or(failure))
         }
     }
 }
 
-/// What to say if a branch of the volume in `file` is in use by a mount of process `pid` that is not in its place any more:
+/// What to say if a branch of the volume in `file` is in use by a mount of `process` that is not in its place any more:
 /// nobody is told to work there.
-fn detached(file: &Path, pid: u32, branch: &str) -> Option<Failure> {
-    let mounts = live::of_source(file).into_iter().filter(|mount| mount.pid == pid && !mount.hidden);
+fn detached(file: &Path, process: ProcessNumber, branch: &str) -> Option<Failure> {
+    let mounts = live::of_source(file).into_iter().filter(|mount| mount.process() == process && !mount.hidden);
     let mut of_branch = mounts.filter(|mount| mount.upper.is_some() || mount.branch.as_deref() == Some(branch));
     let found = of_branch.find(|mount| !mount.is_attached())?;
     Some(live::in_the_way(file, &found, "mounted", ""))

@@ -8,9 +8,10 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 
 use crate::error::{ErrorKind, FsError, Result};
+use crate::host::free_name::FreeNames;
 use crate::types::Timestamp;
 
 /// Temporary names tried before a directory is given up; each is taken only by a copy that was killed.
@@ -48,11 +49,9 @@ impl HostPlace {
     }
 }
 
-/// Opens a directory that the caller named, links followed.
+/// Opens a directory that the caller named, links followed. It may be one that may not be listed.
 pub fn open_dir(path: &Path) -> Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(io::Error::from);
-    opened.map_err(|e| FsError::from(e).on("open", path.display()))
+    crate::host::open_folder(path).map_err(|e| FsError::from(io::Error::from(e)).on("open", path.display()))
 }
 
 /// Opens the directory `name` in `dir`; a link there is an error.
@@ -141,13 +140,11 @@ impl<'d> Draft<'d> {
         &self.name
     }
 
-    /// Gives the entry its name, in place of a file or link there if `replace`.
-    pub(super) fn place(mut self, name: &OsStr, replace: bool) -> io::Result<()> {
-        if replace {
-            // Without flags: not every filesystem has renameat2.
-            rustix::fs::renameat(self.dir, &self.name, self.dir, name)?;
-        } else {
-            rustix::fs::renameat_with(self.dir, &self.name, self.dir, name, RenameFlags::NOREPLACE)?;
+    /// Gives the entry its name, in place of a file or link there unless the name must be one of the host's `free` ones.
+    pub(super) fn place(mut self, name: &OsStr, free: Option<&FreeNames>) -> io::Result<()> {
+        match free {
+            Some(free) => free.rename((self.dir, &self.name), (self.dir, name))?,
+            None => rustix::fs::renameat(self.dir, &self.name, self.dir, name)?,
         }
         self.placed = true;
         Ok(())
@@ -190,4 +187,32 @@ pub(super) fn temporary_name() -> String {
 /// Bytes of a host name.
 pub(super) fn bytes(name: &OsStr) -> &[u8] {
     name.as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::host::free_name::Links;
+
+    /// As on sshfs, mergerfs and rclone.
+    #[test]
+    fn a_copy_gets_its_name_where_the_host_knows_no_flags_of_a_rename() {
+        for free in [Links::OneFile, Links::TwoFiles, Links::Missing].map(FreeNames::without_flags) {
+            let folder = tempfile::tempdir().unwrap();
+            let dir = open_dir(folder.path()).unwrap();
+            fs::write(folder.path().join("taken"), "taken").unwrap();
+            let draft = |text: &str| {
+                let make = |name: &OsStr| fs::write(folder.path().join(name), text);
+                Draft::new(dir.as_fd(), make).unwrap().0
+            };
+            let refused = draft("new").place(OsStr::new("taken"), Some(&free)).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+            draft("new").place(OsStr::new("free"), Some(&free)).unwrap();
+            let contents = ["taken", "free"].map(|name| fs::read_to_string(folder.path().join(name)).unwrap());
+            assert_eq!(contents, ["taken", "new"]);
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+        }
+    }
 }

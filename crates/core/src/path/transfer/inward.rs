@@ -80,7 +80,8 @@ fn copy_all<'t>(copier: &mut Copier<'t, '_, '_, '_>, from: &HostPlace, to: &Node
     let copied = copy_levels(copier, &mut levels);
     // Of a copy that ended early: what it made is not to stay as private as it was meanwhile. Who hears of the error that ended
     // it needs no other.
-    for made in levels.iter().rev().filter(|level| level.is_new) {
+    for made in levels.iter_mut().rev().filter(|level| level.is_new) {
+        let _ = copier.owner(&mut made.to, &made.stat);
         let _ = copier.attributes(made.from.as_fd(), &made.stat, &made.to, made.to.path());
         let _ = finish(copier.tree, &made.to, &made.stat);
     }
@@ -97,9 +98,11 @@ fn copy_levels<'t>(copier: &mut Copier<'t, '_, '_, '_>, levels: &mut Vec<Level<'
             levels.extend(entered);
             continue;
         }
-        let Some(done) = levels.pop() else { break };
+        let Some(mut done) = levels.pop() else { break };
         // Last, because entries change a directory's time, and its mode may forbid to create them.
-        let finished = copier.attributes(done.from.as_fd(), &done.stat, &done.to, done.to.path());
+        let finished = copier.owner(&mut done.to, &done.stat).map_err(Fault::from);
+        let finished =
+            finished.and_then(|()| copier.attributes(done.from.as_fd(), &done.stat, &done.to, done.to.path()));
         let finished = finished.map_err(|fault| fault.about(done.to.path()));
         match finished.and_then(|()| finish(copier.tree, &done.to, &done.stat)) {
             Ok(kept) => copier.log.perm(done.to.path(), done.stat.st_mode, kept)?,
@@ -207,7 +210,8 @@ impl<'t> Copier<'t, '_, '_, '_> {
     fn link(&mut self, target: &[u8], stat: &Stat, to: &Node<'_>, name: &[u8]) -> Result<Ino> {
         let mut draft = self.draft(to)?;
         let attr = self.tree.store().symlink(to.ino(), draft.name()?, target, this_process())?;
-        let node = draft.hold(attr);
+        let mut node = draft.hold(attr);
+        self.owner(&mut node, stat)?;
         self.tree.store().setattr(node.ino(), &time(stat))?;
         draft.place(name, self.options.replace)?;
         self.log.done(Kind::Symlink);
@@ -221,7 +225,8 @@ impl<'t> Copier<'t, '_, '_, '_> {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(from.fault(FsError::new(ErrorKind::Stale).because("it was replaced by something else")));
         }
-        let (node, draft) = self.content(&mut Sparse::new(file.try_clone().map_err(fault)?), &fault, to)?;
+        let (mut node, draft) = self.content(&mut Sparse::new(file.try_clone().map_err(fault)?), &fault, to)?;
+        self.owner(&mut node, &stat)?;
         self.attributes(file.as_fd(), &stat, &node, &to.join(name))?;
         let kept = finish(self.tree, &node, &stat)?;
         draft.place(name, self.options.replace)?;
@@ -265,6 +270,24 @@ impl<'t> Copier<'t, '_, '_, '_> {
         Ok(Some(ino))
     }
 
+    /// Gives the copy `node` the owner of its original, where this process may and the store can. Before its attributes and its mode: rights go with
+    /// a former owner.
+    fn owner(&mut self, node: &mut Node<'_>, stat: &Stat) -> Result<()> {
+        if (node.attr.uid, node.attr.gid) == (stat.st_uid, stat.st_gid) {
+            return Ok(());
+        }
+        let set = SetAttr { uid: Some(stat.st_uid), gid: Some(stat.st_gid), ..SetAttr::default() };
+        if rustix::process::geteuid().is_root() {
+            match self.tree.store().setattr(node.ino(), &set) {
+                Ok(attr) => node.attr = attr,
+                Err(e) if lacks_owners(e.kind()) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let is_kept = (node.attr.uid, node.attr.gid) == (stat.st_uid, stat.st_gid);
+        if is_kept { Ok(()) } else { self.log.lost(Lack::Owners) }
+    }
+
     /// Gives the copy `node` the extended attributes of what is open as `fd`. Before its mode: an ACL sets that, too.
     fn attributes(&mut self, fd: BorrowedFd<'_>, stat: &Stat, node: &Node<'_>, path: &[u8]) -> Result<(), Fault> {
         let failed = |e: io::Error| Fault::host("read the extended attributes of", show(path), e);
@@ -281,6 +304,10 @@ impl<'t> Copier<'t, '_, '_, '_> {
         }
         for name in kept::names(&list) {
             if !kept::is_kept(name, stat.st_uid == node.attr().uid) {
+                match name == kept::CAPABILITY {
+                    true => self.log.capability(path)?,
+                    false => self.log.foreign(name)?,
+                }
                 continue;
             }
             if !can.xattrs || (kept::is_acl(name) && !can.acls) {
@@ -348,6 +375,12 @@ impl<'t> Copier<'t, '_, '_, '_> {
 fn lacks_links(kind: ErrorKind) -> bool {
     use ErrorKind::*;
     matches!(kind, NotPermitted | NotSupported | TooManyLinks | CrossDevice | NotFound)
+}
+
+/// True if a failed change of an owner says that the store has no owners, or not these.
+fn lacks_owners(kind: ErrorKind) -> bool {
+    use ErrorKind::*;
+    matches!(kind, NotPermitted | PermissionDenied | NotSupported | InvalidInput)
 }
 
 /// Writes all that `from` gives into a new file, the entry `name` of the directory `to`, with the permission bits `perm`.

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::Told;
 use super::names::Names;
+use crate::host;
 use crate::path::Node;
 use crate::types::{Ino, XATTR_VALUE_LEN_MAX_BYTES, XattrName};
 
@@ -36,8 +37,11 @@ pub(super) fn is_kept(name: &[u8], same_owner: bool) -> bool {
     name.starts_with(b"user.")
         || (name.starts_with(b"trusted.") && rustix::process::geteuid().is_root())
         || is_acl(name)
-        || (same_owner && name == b"security.capability")
+        || (same_owner && name == CAPABILITY)
 }
+
+/// The attribute with the rights that a program has whoever runs it.
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 /// Whether it is an ACL.
 pub(super) fn is_acl(name: &[u8]) -> bool {
@@ -52,7 +56,7 @@ pub(super) fn names(list: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// The names of the attributes of a file of the host; none where the host has no such thing.
 pub(super) fn names_of(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     let read = grown(|| flistxattr_query(fd), |list| flistxattr(fd, list));
-    match read {
+    match read.map_err(|e| host::attribute_error(fd, e)) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Vec::new()),
         other => Ok(other?),
     }
@@ -68,7 +72,7 @@ pub(super) fn value_of(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<Option<Vec
 
 /// Sets an attribute of a file of the host.
 pub(super) fn set_value(fd: BorrowedFd<'_>, name: &[u8], value: &[u8]) -> io::Result<()> {
-    Ok(fsetxattr(fd, name, value, XattrFlags::empty())?)
+    Ok(fsetxattr(fd, name, value, XattrFlags::empty()).map_err(|e| host::attribute_error(fd, e))?)
 }
 
 /// The ACLs among the attributes of a copy that its original, which has those of `list`, lacks. The copy has them from its

@@ -16,6 +16,7 @@ use super::host::{Draft, HostPlace, check_replaceable, mtime_only, names_in, ope
 use super::names::Names;
 use super::{COPY_LEN_BYTES, Copied, CopyOptions, Fault, Lack, Log, Outward, Owner, Progress, kept, perm_kept};
 use crate::error::{ErrorKind, FsError, Result};
+use crate::host::free_name::FreeNames;
 use crate::path::{Node, Step, Tree, Visit, show};
 use crate::store::StoreFile;
 use crate::types::{Access, Ino, Kind, XattrName};
@@ -23,7 +24,8 @@ use crate::types::{Access, Ino, Kind, XattrName};
 /// What a copy needs besides the walk.
 struct Copier<'a, 'p, 'f> {
     tree: &'a Tree<'a>,
-    options: &'a CopyOptions,
+    /// How a free name is taken, where nothing is replaced.
+    free: Option<FreeNames>,
     log: &'a mut Log<'p, 'f>,
     /// The host directory that all copies lie in, and what is left out of a path in the store to get one from there.
     base: OwnedFd,
@@ -75,7 +77,7 @@ pub fn copy_out<'t>(
     let base = place.as_ref().map(|place| &place.dir).or(into.as_ref()).map(OwnedFd::try_clone);
     let mut copier = Copier {
         tree,
-        options,
+        free: (!options.replace).then(FreeNames::new),
         log: &mut log,
         base: base.ok_or(ErrorKind::InvalidInput)?.map_err(FsError::from)?,
         cut: start.path().len(),
@@ -195,7 +197,7 @@ impl Copier<'_, '_, '_> {
         let times = mtime_only(node.attr().mtime);
         let stamped = rustix::fs::utimensat(dir, draft.name(), &times, AtFlags::SYMLINK_NOFOLLOW);
         stamped.map_err(io::Error::from).map_err(unwritten)?;
-        draft.place(name, self.options.replace).map_err(unwritten)?;
+        draft.place(name, self.free.as_ref()).map_err(unwritten)?;
         self.log.done(Kind::Symlink);
         self.log.time(node.path(), node.attr().mtime)?;
         Ok(())
@@ -253,7 +255,7 @@ impl Copier<'_, '_, '_> {
         if !is_copy(dir, draft.name()) {
             return Ok(false);
         }
-        draft.place(name, self.options.replace)?;
+        draft.place(name, self.free.as_ref())?;
         Ok(true)
     }
 
@@ -299,7 +301,7 @@ impl Copier<'_, '_, '_> {
         self.attributes(node, target.as_fd())?;
         let kept = set_mode_and_mtime(target.as_fd(), node).map_err(|e| self::unwritten(node, e))?;
         let meta = target.metadata().map_err(unwritten)?;
-        draft.place(name, self.options.replace).map_err(unwritten)?;
+        draft.place(name, self.free.as_ref()).map_err(unwritten)?;
         self.log.done(Kind::File);
         self.log.perm(node.path(), node.attr().perm.into(), kept)?;
         self.log.time(node.path(), node.attr().mtime)?;

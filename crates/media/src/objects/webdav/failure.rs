@@ -77,6 +77,7 @@ fn of_refusal(refused: &Refused) -> (ErrorKind, String) {
             let to = refused.location.as_deref().unwrap_or("elsewhere").escape_debug().to_string();
             (ErrorKind::InvalidInput, format!("{refused}, to {to}: name that place, as davs://HOST/PATH"))
         }
+        200 => (ErrorKind::InvalidInput, format!("{refused}: that is no WebDAV; check host and path")),
         405 | 415 | 501 => {
             (ErrorKind::NotSupported, format!("{refused}: it does not speak WebDAV there; check host and path"))
         }
@@ -100,6 +101,7 @@ mod tests {
             (403, ErrorKind::PermissionDenied, "not allowed"),
             (404, ErrorKind::NotFound, "no such object"),
             (301, ErrorKind::InvalidInput, "name that place"),
+            (200, ErrorKind::InvalidInput, "check host and path"),
             (405, ErrorKind::NotSupported, "check host and path"),
             (423, ErrorKind::Busy, "locked"),
             (503, ErrorKind::Network, "try again later"),

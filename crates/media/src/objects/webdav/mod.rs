@@ -75,7 +75,7 @@ impl WebDavObjects {
     /// The same for an owner.
     pub fn open_for(collection: &Collection, options: &ObjectsOptions, owner: &Owner) -> Result<WebDavObjects> {
         let settings = WebDavSettings::resolve(collection, options, &Process)?;
-        let transport = Transport::new(&settings.options, !collection.tls, None)?;
+        let transport = Transport::new(&settings.options, !collection.tls, (None, owner.notice), None)?;
         let calls = Calls::new(&settings.options, owner.cancel.clone());
         Ok(WebDavObjects {
             server: Arc::new(Server { settings, transport, tells_no_tags: AtomicBool::new(false) }),

@@ -55,7 +55,7 @@ impl WebDavObjects {
             }
         }
         // Nothing is asked for, or it is at the end or after it, where an answer does not tell what object it is.
-        let object = ObjectInfo { metadata: Vec::new(), ..self.head(key)? };
+        let object = ObjectInfo { metadata: Vec::new(), modified: None, ..self.head(key)? };
         if tag.is_some() && object.tag.as_ref() != tag {
             return Err(FsError::new(ErrorKind::Stale).on(READ, self.subject(key)));
         }
@@ -92,7 +92,7 @@ async fn coming(
         let Some(len) = total else {
             return Err(Trouble::Contradiction("the answer tells no length".to_owned()).into_error());
         };
-        let object = ObjectInfo { len, tag: tag_of(headers, len, by_time), metadata: Vec::new() };
+        let object = ObjectInfo { len, tag: tag_of(headers, len, by_time), ..ObjectInfo::default() };
         return Ok(Coming { object, body: answer.into_body(), before: 0, is_whole: false });
     }
     let is_odd = answer.status() == StatusCode::METHOD_NOT_ALLOWED;
@@ -110,7 +110,7 @@ async fn coming(
                 return Err(Trouble::Contradiction("the server tells no length".to_owned()).into_error());
             };
             let tag = tag_of_whole(answer.headers(), len, object.tag, by_time)?;
-            let object = ObjectInfo { len, tag, metadata: Vec::new() };
+            let object = ObjectInfo { len, tag, ..ObjectInfo::default() };
             Ok(Coming { object, body: answer.into_body(), before: from, is_whole: true })
         }
     }

@@ -6,11 +6,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use adit_core::media::{ObjectInfo, Tag};
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, ETAG, LAST_MODIFIED, LOCATION};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
+use opendal_core::raw::Timestamp;
 use opendal_core::{Buffer, HttpBody, HttpTransport};
 use tokio::time::{Instant, sleep};
 
@@ -258,7 +260,8 @@ fn object_of(props: Props) -> Result<Found, Trouble> {
         }
     };
     let tag = tag_from(props.tag.as_deref(), props.modified.as_deref(), props.len);
-    Ok(Found::Object(ObjectInfo { len: props.len.unwrap_or(0), tag, metadata }, props.len))
+    let modified = props.modified.as_deref().and_then(|time| Timestamp::parse_rfc2822(time).ok()).map(SystemTime::from);
+    Ok(Found::Object(ObjectInfo { len: props.len.unwrap_or(0), tag, metadata, modified }, props.len))
 }
 
 /// What tells one content from the next: the entity tag, whether it is told to be weak or not, since Apache says so of one that is younger
@@ -375,12 +378,13 @@ mod tests {
     use super::super::super::options::{ObjectsOptions, Process};
     use super::super::settings::Collection;
     use super::*;
+    use crate::objects::Notice;
 
     fn server(rest: &str) -> Server {
         let collection = Collection::parse(false, rest).unwrap();
         let options = ObjectsOptions { anonymous: true, ..Default::default() };
         let settings = WebDavSettings::resolve(&collection, &options, &Process).unwrap();
-        let transport = Transport::new(&settings.options, true, None).unwrap();
+        let transport = Transport::new(&settings.options, true, (None, Notice::default()), None).unwrap();
         Server { settings, transport, tells_no_tags: AtomicBool::new(false) }
     }
 

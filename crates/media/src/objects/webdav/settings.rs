@@ -10,6 +10,7 @@ use http::{HeaderValue, Uri};
 
 use super::super::near::Place;
 use super::super::options::{ObjectsOptions, Surroundings, bundle_of_others};
+use super::super::profile::ProfileFile;
 
 /// The user and the password, and the token that may be there instead.
 const USER: &str = "ADIT_WEBDAV_USER";
@@ -81,7 +82,8 @@ impl WebDavSettings {
         around: &dyn Surroundings,
     ) -> Result<WebDavSettings> {
         let mut options = options.clone();
-        options.complete(around);
+        // A profile is for the AWS tools.
+        options.complete(around, &ProfileFile::default())?;
         let ca_bundle = options.ca_bundle.take().or_else(|| around.set_variable("AWS_CA_BUNDLE").map(Into::into));
         options.ca_bundle = ca_bundle.or_else(|| bundle_of_others(around));
         let refuse =

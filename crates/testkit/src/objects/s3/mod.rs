@@ -174,5 +174,6 @@ fn log_of(request: &Request) -> RequestLog {
         query: request.query.clone(),
         range: request.header("range").map(str::to_owned),
         access_key: request.access_key().map(str::to_owned),
+        is_paid: request.header("x-amz-request-payer") == Some("requester"),
     }
 }

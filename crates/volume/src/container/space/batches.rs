@@ -41,6 +41,7 @@ impl Space {
             }
             self.pending.push_back((seq, *run));
             self.pending_blocks += u64::from(run.count);
+            self.held_blocks += u64::from(run.count);
         }
     }
 
@@ -164,6 +165,7 @@ impl Space {
             self.data_segments -= 1;
             self.fixed_segments += 1;
             self.free_blocks -= u64::from(blocks);
+            self.held_blocks = self.held_blocks.saturating_sub(blocks.into());
         }
         empty
     }

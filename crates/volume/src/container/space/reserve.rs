@@ -35,6 +35,7 @@ impl Space {
         if self.free_blocks + u64::from(spare) * u64::from(self.geometry.blocks) < u64::from(count) {
             return None;
         }
+        self.held_blocks = self.held_blocks.saturating_sub(count.into());
         let mut runs: Vec<Run> = Vec::new();
         let mut left = count;
         if let Some(run) = hint.and_then(|hint| self.take_at(hint, left)) {

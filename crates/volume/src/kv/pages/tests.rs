@@ -64,6 +64,7 @@ fn fresh() -> (Arc<Host>, Arc<Container>, Pages) {
     let file = CrashWorld::new(Mode::Kill).dir("host").block_file(Path::new("volume")).unwrap();
     let host = Arc::new(Host { file: Box::new(file), full: AtomicBool::new(false), punched: Mutex::default() });
     let superblock = Superblock {
+        features: 0,
         generation: 1,
         epoch: 0,
         uuid: [1; 16],

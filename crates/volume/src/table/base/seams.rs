@@ -61,6 +61,10 @@ impl Table for Base {
         self.shared.apply(batch)
     }
 
+    fn batch_len_max_bytes(&self) -> usize {
+        self.shared.batch_len_max
+    }
+
     fn sync(&self) -> Result<()> {
         self.shared.container.sync_up_to(self.shared.container.appended())
     }
@@ -106,8 +110,12 @@ impl Extents for Base {
         }
         match self.shared.container.write_blocks(block, bytes) {
             // Blocks that were freed have space that the host can have back.
-            Err(e) if e.kind().is_no_room() && self.shared.freed.swap(false, Ordering::AcqRel) => {
-                self.shared.give_free_blocks()?;
+            Err(e) if e.kind().is_no_room() => {
+                let giving = self.shared.giving.lock();
+                if self.shared.freed.swap(false, Ordering::AcqRel) {
+                    self.shared.give_free_blocks()?;
+                }
+                drop(giving);
                 self.shared.container.write_blocks(block, bytes)
             }
             result => result,

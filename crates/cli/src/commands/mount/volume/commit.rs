@@ -88,6 +88,10 @@ pub struct About {
     connect_timeout: Option<Duration>,
     request_timeout: Option<Duration>,
     #[serde(default)]
+    store_timeout: Option<Duration>,
+    #[serde(default)]
+    request_payer: bool,
+    #[serde(default)]
     transfer: TransferArgs,
 }
 
@@ -104,6 +108,8 @@ impl About {
             webdav_password_file,
             connect_timeout,
             request_timeout,
+            store_timeout,
+            request_payer,
             transfer,
         } = cas.store.clone();
         let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
@@ -123,6 +129,8 @@ impl About {
             webdav_password_file: webdav_password_file.as_deref().map(bytes),
             connect_timeout,
             request_timeout,
+            store_timeout,
+            request_payer,
             transfer,
         })
     }
@@ -150,6 +158,8 @@ impl About {
             webdav_password_file: self.webdav_password_file.clone().map(|file| OsString::from_vec(file).into()),
             connect_timeout: self.connect_timeout,
             request_timeout: self.request_timeout,
+            store_timeout: self.store_timeout,
+            request_payer: self.request_payer,
             transfer: self.transfer,
         };
         CasArgs {

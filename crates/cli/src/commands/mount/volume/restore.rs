@@ -9,19 +9,20 @@
 //! watches one, or holds it by an `O_PATH` descriptor, has what was. One that differs and is open is in the way, and so is a filesystem that
 //! is mounted on something that would go.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use adit_core::engine::{Engine, Lookup};
 use adit_core::overlay::Overlay;
+use adit_core::process::ProcessNumber;
 use adit_core::types::{FileName, Ino};
 use adit_core::{ErrorKind, FsError};
 use adit_mount::session::Former;
 use adit_mount::sightings::Inside;
-use adit_mount::{SessionHandle, mountpoint};
+use adit_mount::{Announced, Became, SessionHandle, mountpoint};
 use adit_volume::VolumeStore;
-use adit_volume::tree::{Between, Restored};
+use adit_volume::tree::{Between, Mtimes, Restored};
 use serde_json::Value;
 
 use super::{Process, branch_of, detached, overlay};
@@ -47,11 +48,16 @@ struct Mounted {
     overlay: Option<Overlay>,
 }
 
+/// Names from the root of an overlay's lower.
+type LowerPaths = BTreeSet<Vec<Vec<u8>>>;
+
 /// What to set back.
-struct Goal<'a> {
-    branch: &'a str,
-    snapshot: &'a str,
-    path: Vec<&'a [u8]>,
+pub(super) struct Goal<'a> {
+    pub branch: &'a str,
+    pub snapshot: &'a str,
+    /// Names from the root; none for everything.
+    pub path: Vec<&'a [u8]>,
+    pub mtimes: Mtimes,
 }
 
 /// How a try went.
@@ -69,10 +75,10 @@ struct Outcome {
 }
 
 impl Process {
-    /// Does what was asked: to set `branch` back to the snapshot `name`, all of it or what is at `path`.
-    pub(super) fn restore(&self, asked: &Asked, branch: &str, name: &str, path: &[Vec<u8>]) -> Result<Value> {
-        volume_work::refuse_part_of_upper(&self.volume, branch, path).map_err(|e| self.failed(&e))?;
-        let goal = Goal { branch, snapshot: name, path: path.iter().map(Vec::as_slice).collect() };
+    /// Does what was asked: to set a branch back to a snapshot, all of it or what is at a path.
+    pub(super) fn restore(&self, asked: &Asked, goal: &Goal<'_>) -> Result<Value> {
+        let branch = goal.branch;
+        volume_work::refuse_part_of_upper(&self.volume, branch, &goal.path).map_err(|e| self.failed(&e))?;
         let Some(mounted) = self.mounted(branch) else { return self.perform(asked) };
         // What was written before the command is undone by it, and so must not come after it.
         self.flush(branch).map_err(|e| self.failed(&e))?;
@@ -81,13 +87,16 @@ impl Process {
             let is_last = Instant::now() >= deadline;
             // Before requests are held off: a process that begins another program may wait for one, and what `/proc` tells of it until then.
             let inside = mounted.session.mounted_inside().seen;
-            match mounted.session.apart(|| self.set_back(&mounted, &goal, &inside)).transpose()? {
+            match mounted.session.apart(|| self.set_back(&mounted, goal, &inside)).transpose()? {
                 Some(Tried::Done(changed)) => {
-                    mounted.tell_kernel(&changed);
-                    return changed.done.map(|done| volume_work::restored_json(&done)).map_err(|e| self.failed(&e));
+                    let unheard = mounted.tell(&changed);
+                    let done = changed.done.map_err(|e| self.failed(&e))?;
+                    let mut told = volume_work::restored_json(&done);
+                    told["unannounced"] = unheard.into();
+                    return Ok(told);
                 }
                 Some(Tried::Open(open)) if is_last => {
-                    let detached = detached(&self.file, std::process::id(), branch);
+                    let detached = detached(&self.file, ProcessNumber::own(), branch);
                     return Err(detached.unwrap_or_else(|| self.in_use(branch, &mounted, &open)));
                 }
                 Some(Tried::Open(open)) => mounted.await_close(&open, deadline),
@@ -149,12 +158,13 @@ impl Process {
     /// Sets it back, unless something is in the way. Runs while no request is served, and waits for nobody who may wait for one.
     fn set_back(&self, mounted: &Mounted, goal: &Goal<'_>, inside: &[Inside]) -> Result<Tried> {
         let fail = |e: FsError| self.failed(&e);
+        let mut surfaced = LowerPaths::new();
         let mut between = self.volume.tree().between(goal.branch, goal.snapshot, &goal.path).map_err(fail)?;
         if let Some(overlay) = &mounted.overlay {
             let then = self.volume.snapshot(goal.snapshot).map_err(fail)?;
             let lower = self.lower.as_ref().ok_or_else(|| Failure::usage("not the process of an overlay"))?;
             overlay::refuse_another(&then, lower).map_err(fail)?;
-            between = shown(overlay, then, &between).map_err(fail)?;
+            (between, surfaced) = shown(overlay, then, &between).map_err(fail)?;
         }
         let mut renewed: Vec<Ino> = mounted.renewed(&between).collect();
         let open = mounted.open(&between, &renewed);
@@ -165,11 +175,14 @@ impl Process {
             return Err(self.covered(&format!("branch {} cannot be set back", goal.branch), inside));
         }
         let known = mounted.overlay.is_some().then(|| mounted.engine.all_known());
-        let done = self.volume.restore_in(&mounted.store, goal.snapshot, &goal.path);
+        let done = self.volume.restore_in(&mounted.store, goal.snapshot, &goal.path, goal.mtimes);
         // Also if it failed: it may be done and not yet durable.
         if let (Some(overlay), Some(known)) = (&mounted.overlay, known) {
             match self.shift(mounted, overlay, &known) {
-                Ok(lost) => renewed.extend(lost.into_iter().filter(|ino| between.inodes.get(&ino.0) != Some(&true))),
+                Ok(lost) => {
+                    renewed.extend(lost.into_iter().filter(|ino| between.inodes.get(&ino.0) != Some(&true)));
+                    overlay.stamp(surfaced, &goal.mtimes.of_change());
+                }
                 Err(e) => {
                     // Nothing that is shown fits any more.
                     mounted.session.end();
@@ -253,7 +266,54 @@ impl Mounted {
         between.inodes.keys().for_each(|&ino| self.engine.inode_changed_below(Ino(ino)));
     }
 
-    /// Likewise what the kernel has. Not while requests are held off.
+    /// Tells watchers and the kernel. Not while requests are held off. Returns of how many directories some changes could not be announced.
+    fn tell(&self, changed: &Outcome) -> usize {
+        let announced = self.announced(&changed.between);
+        let mut unheard = 0;
+        for (dir, changes) in &announced {
+            if let Err(e) = self.session.announce(dir, changes) {
+                tracing::debug!("changes are not announced: {e}");
+                unheard += 1;
+            }
+        }
+        self.tell_kernel(changed);
+        announced.iter().for_each(|(dir, changes)| self.session.announce_content(dir, changes));
+        unheard
+    }
+
+    /// The names that lead elsewhere, or to something else, by their directories: those that the kernel knows, as a watched one is. What is in
+    /// one that is gone went with it.
+    fn announced<'b>(&'b self, between: &'b Between) -> Vec<(Vec<Vec<u8>>, Vec<Announced<'b>>)> {
+        let mut by_dir: BTreeMap<Ino, Vec<Announced<'b>>> = BTreeMap::new();
+        for (dir, name) in self.names(between) {
+            let became = match self.engine.lookup_or_absent(dir, name) {
+                Ok(Lookup::Found(found)) => {
+                    self.engine.forget(found.attr.ino, 1);
+                    let leads_elsewhere = between.entries.contains(&(dir.0, name.as_bytes().to_vec()));
+                    if leads_elsewhere { Became::Another(found.attr.kind) } else { Became::Different }
+                }
+                Ok(Lookup::Absent { .. }) => Became::Nothing,
+                Err(_) => continue,
+            };
+            by_dir.entry(dir).or_default().push(Announced { name, became });
+        }
+        let in_order = |(dir, mut changes): (Ino, Vec<Announced<'b>>)| {
+            // Of a file that left a name, that may be told twice.
+            changes.sort_unstable_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
+            changes.dedup_by(|a, b| a.name.as_bytes() == b.name.as_bytes());
+            Some((self.names_to(dir)?, changes))
+        };
+        by_dir.into_iter().filter_map(in_order).collect()
+    }
+
+    fn names_to(&self, dir: Ino) -> Option<Vec<Vec<u8>>> {
+        match &self.overlay {
+            Some(overlay) => Some(overlay.way_to(dir)?.into_iter().map(|(_, name)| name).collect()),
+            None => self.store.names_to(dir),
+        }
+    }
+
+    /// What the kernel has of all that differs is void, likewise.
     fn tell_kernel(&self, changed: &Outcome) {
         self.session.forget_former(&changed.former);
         for (dir, name) in self.names(&changed.between) {
@@ -272,11 +332,16 @@ impl Mounted {
     }
 }
 
-/// What differs between an overlay and what it would be on the state `then` of its upper, of which `between` tells how that differs.
-fn shown(overlay: &Overlay, then: VolumeStore, between: &Between) -> std::result::Result<Between, FsError> {
+/// What differs between an overlay and what it would be on the state `then` of its upper, of which `between` tells how that differs; and of
+/// that what is the lower's alone then.
+fn shown(
+    overlay: &Overlay,
+    then: VolumeStore,
+    between: &Between,
+) -> std::result::Result<(Between, LowerPaths), FsError> {
     let names = between.entries.iter().chain(&between.files).map(|(dir, name)| (Ino(*dir), name.as_slice()));
     let told = overlay.told_of(Arc::new(then), names, between.inodes.keys().map(|&ino| Ino(ino)))?;
     let names = |names: BTreeSet<(Ino, Vec<u8>)>| names.into_iter().map(|(dir, name)| (dir.0, name)).collect();
     let inodes = told.inodes.into_iter().map(|(ino, is_kernels)| (ino.0, is_kernels)).collect();
-    Ok(Between { entries: names(told.elsewhere), files: names(told.same), inodes })
+    Ok((Between { entries: names(told.elsewhere), files: names(told.same), inodes }, told.surfaced))
 }

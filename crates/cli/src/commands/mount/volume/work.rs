@@ -13,6 +13,7 @@ use adit_volume::{SnapshotsDir, VolumeStore};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::restore::Goal;
 use super::{Process, branch_of, overlay};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
@@ -28,7 +29,11 @@ impl Process {
             self.expect_writable()?;
         }
         let done = match &asked {
-            Asked::Restore { branch, name, path } => self.restore(&asked, branch, name, path),
+            Asked::Restore { branch, name, path, touch } => {
+                let path = path.iter().map(Vec::as_slice).collect();
+                let goal = Goal { branch, snapshot: name, path, mtimes: volume_work::mtimes(*touch) };
+                self.restore(&asked, &goal)
+            }
             Asked::Snapshot { name, .. } => self.perform(&asked).inspect(|_| self.tell(name)),
             Asked::DeleteSnapshot { name } => {
                 // Out of use first, on every mount.
