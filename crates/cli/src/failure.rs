@@ -112,7 +112,7 @@ impl Failure {
         let kind = adit_core::error::kind_of_io(error);
         let failure = Failure::new(Code::of(kind), format!("{subject}: {}", plain(error)));
         match hint_for(kind) {
-            Some(hint) if kind.is_no_room() => failure.hint(hint),
+            Some(hint) if kind.is_refusal() => failure.hint(hint),
             _ => failure,
         }
     }
@@ -172,7 +172,7 @@ impl Failures {
 
 /// The kind of an error; where there was no space for something that it comes from, that: it is what can be done something about.
 fn kind_of(error: &FsError) -> ErrorKind {
-    let is_full = |kind: &ErrorKind| kind.is_no_room();
+    let is_full = |kind: &ErrorKind| kind.is_refusal();
     let below = |error: &FsError| {
         let cause = error.cause()?;
         let io = cause.downcast_ref().map(adit_core::error::kind_of_io);
@@ -251,7 +251,7 @@ impl Advice {
             (Some(file), _) if error.kind() == ErrorKind::Corrupt => failure.hint(volume_is_damaged(file)),
             _ if self.manifest && error.kind() == ErrorKind::Corrupt => failure.hint(CONTENT_IS_WRONG),
             // A quota says nothing of how full a disk is.
-            (_, Some(room)) if kind_of(error) == ErrorKind::NoSpace => failure.hint(room.advice()),
+            (_, Some(room)) if kind_of(error) == ErrorKind::NoSpace => failure.hint(room.advice(error)),
             _ => failure,
         }
     }
@@ -320,6 +320,14 @@ mod tests {
             assert_eq!(failure.code(), Code::NoSpace, "{}", failure.text());
             assert!(failure.text().contains("and try again"), "{}", failure.text());
         }
+        // Of a volume: its own capacity, or what its host gives.
+        let volume = Advice::about_volume(Path::new("/tmp/none"));
+        let own = || FsError::new(ErrorKind::NoSpace).because(adit_volume::CapacityUsed::new("used up"));
+        for error in [own(), FsError::new(ErrorKind::ReadOnly).because(own())] {
+            assert!(volume.failure("/x", &error).text().contains("adit volume resize /tmp/none"));
+        }
+        let text = volume.failure("/x", &bare).text();
+        assert!(text.contains("the disk with /tmp/none is full") && !text.contains("resize"), "{text}");
         // A limit of the host's is no lack of space.
         for (number, code, told) in
             [(libc::EDQUOT, Code::NoSpace, "the quota of its owner"), (libc::EFBIG, Code::Failure, "ulimit -f")]

@@ -1,9 +1,11 @@
-//! What is full where there was no space left, and what to do about it.
+//! Where there was no space left, and what to do about it.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::commands::volume::{data_dir_of, superblock_of, taken_by};
+use adit_core::FsError;
+use adit_volume::CapacityUsed;
+
+use crate::commands::volume::{data_dir_of, superblock_of};
 
 /// Where a command needs space.
 #[derive(Clone, Debug)]
@@ -15,40 +17,39 @@ pub enum Room {
 }
 
 impl Room {
-    /// What to do where there is none.
-    pub fn advice(&self) -> String {
+    /// What to do where there is none, as `error` says.
+    pub fn advice(&self, error: &FsError) -> String {
         match self {
-            Room::Volume(file) => match disk_that_ends_first(file) {
-                Some(place) => disk_is_full(&place),
-                None => format!(
-                    "the volume is full: delete something, also of its snapshots, or make it larger: adit volume resize {} SIZE",
-                    file.display()
-                ),
-            },
-            Room::Disks(places) => {
-                let fullest = places.iter().min_by_key(|place| available(place).unwrap_or(u64::MAX));
-                fullest.map_or_else(|| "make room there, and try again".to_owned(), |place| disk_is_full(place))
+            Room::Volume(file) if is_of_the_volume(error) => format!(
+                "the volume is full: delete something, also of its snapshots, or make it larger: adit volume resize {} SIZE",
+                file.display()
+            ),
+            // What lies in a data folder counts for the capacity.
+            Room::Volume(file) => {
+                let data = superblock_of(file).and_then(|superblock| data_dir_of(file, &superblock));
+                disk_is_full([Some(file.clone()), data].into_iter().flatten())
             }
+            Room::Disks(places) => disk_is_full(places.iter().cloned()),
         }
     }
 }
 
-fn disk_is_full(place: &Path) -> String {
-    format!("the disk with {} is full: make room there, and try again", place.display())
+/// Whether the volume has used up its capacity; else its host gave no more.
+fn is_of_the_volume(error: &FsError) -> bool {
+    error.cause().is_some_and(|cause| {
+        cause.is::<CapacityUsed>() || cause.downcast_ref::<FsError>().is_some_and(is_of_the_volume)
+    })
 }
 
-/// What lies on the fuller disk of the host, the volume's file or its data folder, if that has less room than the volume may still
-/// take: then that is what ends first. What was removed again because it did not fit makes no difference, for a volume keeps the
-/// space for a while.
-fn disk_that_ends_first(file: &Path) -> Option<PathBuf> {
-    let superblock = superblock_of(file)?;
-    // What lies in a data folder counts for the capacity.
-    let data = data_dir_of(file, &superblock);
-    let taken = file.metadata().map_or(0, |meta| meta.blocks() * 512) + data.as_deref().map_or(0, taken_by);
-    let left = superblock.capacity.saturating_sub(taken);
-    let disks = [Some(file), data.as_deref()].into_iter().flatten();
-    let (least, place) = disks.filter_map(|place| Some((available(place)?, place))).min_by_key(|(least, _)| *least)?;
-    (least < left).then(|| place.to_owned())
+fn disk_is_full(places: impl Iterator<Item = PathBuf>) -> String {
+    let fullest = places.min_by_key(|place| available(place).unwrap_or(u64::MAX));
+    // What it shows as free says nothing: a quota of a project, or a thin pool below it, ends first, and what did not fit is removed again.
+    fullest.map_or_else(
+        || "make room there, and try again".to_owned(),
+        |place| {
+            format!("the disk with {} is full, or a quota or pool there: make room, and try again", place.display())
+        },
+    )
 }
 
 /// What this user may still write to the disk that something lies on, in bytes; the folder above it counts where that is not there.

@@ -320,6 +320,31 @@ fn mounted_again_after_a_kill_takes_the_dead_mount_away() {
     user.run(script).expect(0).says("taken away");
 }
 
+/// However its source is spelled.
+#[test]
+fn mounted_again_by_another_spelling_takes_the_dead_mount_away() {
+    let Some(m) = Mounts::volume(&[]) else { return };
+    let folder = m.bench.path("").canonicalize().unwrap();
+    let absolute = folder.join("box").display().to_string();
+    let around = folder.join("..").join(folder.file_name().unwrap()).join("box").display().to_string();
+    let forced = format!("volume:{absolute}");
+    for (first, second) in
+        [("box", forced.as_str()), ("volume:box", "box"), (&forced, "./box"), ("box", &around), (&around, "volume:box")]
+    {
+        m.bench.run(["mount", first, "mnt"]).expect(0);
+        m.kill_and_leave();
+        m.bench.run(["mount", second, "mnt"]).expect(0).says("taken away");
+        m.umount();
+        assert!(mount_line(&m.mnt()).is_none(), "nothing is left below it");
+    }
+    // Another source is another one.
+    m.bench.run(["volume", "init", "other"]).expect(0);
+    m.bench.run(["mount", "box", "mnt"]).expect(0);
+    m.kill_and_leave();
+    m.bench.run(["mount", "other", "mnt"]).expect(1).says("a dead mount");
+    m.bench.run(["umount", "mnt"]).expect(0);
+}
+
 /// The folder that holds a segment.
 fn journal_folder(below: &Path) -> Option<std::path::PathBuf> {
     let entries = fs::read_dir(below).unwrap().map(|e| e.unwrap());

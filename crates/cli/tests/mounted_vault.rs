@@ -722,6 +722,38 @@ fn the_times_that_were_shown_stay_when_the_file_is_closed() {
     m.umount();
 }
 
+/// A rename sends the time of a write before what was written.
+#[test]
+fn an_exclusive_mount_keeps_the_time_of_a_file_that_is_renamed_while_it_is_open() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&["-o", "exclusive"]).expect(0);
+    let times = |path: &Path| fs::metadata(path).map(|meta| (meta.mtime(), meta.mtime_nsec())).unwrap();
+    let renamed = (0..6).map(|n| {
+        let (before, after) = (m.at(&format!("before{n}")), m.at(&format!("after{n}")));
+        let mut file = File::create(&before).unwrap();
+        file.write_all(&pattern(20_000)).unwrap();
+        let written = times(&before);
+        // The clock that files have goes on.
+        let probe = m.at("probe");
+        let moved = || fs::write(&probe, "").map(|()| times(&probe) > written).unwrap();
+        while !moved() {
+            std::thread::yield_now();
+        }
+        fs::rename(&before, &after).unwrap();
+        if n % 2 == 0 {
+            file.sync_all().unwrap();
+        }
+        drop(file);
+        let shown = times(&after);
+        assert_eq!(shown, written);
+        (after, shown)
+    });
+    let renamed: Vec<_> = renamed.collect();
+    m.remount(&["-o", "exclusive"]);
+    renamed.into_iter().for_each(|(path, shown)| assert_eq!(times(&path), shown, "{}", path.display()));
+    m.umount();
+}
+
 /// The kernel keeps no name that another spelling can change.
 #[test]
 fn a_change_by_one_spelling_shows_by_the_other() {

@@ -83,3 +83,36 @@ fn directories_of_any_mode_are_removed_and_replaced() {
         test $(find vault/d -type f | wc -l) = 1"#;
     user.run(script).expect(0);
 }
+
+/// As on ext4: whose umask is private may give a folder to the group later, and a link has no mode, so that it is used by whoever may use
+/// its directory.
+#[test]
+fn what_is_given_to_a_group_later_can_be_used_by_it() {
+    let Some(user) = OrdinaryUser::new() else { return };
+    let script = r#"set -x
+        chmod 711 . && chmod 644 password && chmod 755 adit
+        mkdir -m 2770 shared && chown 65534:65001 shared
+        for u in 65534 1; do mkdir -m 700 home$u m$u && chown $u home$u m$u; done
+        trap 'for u in 65534 1; do umount -l m$u 2>/dev/null || true; done' EXIT
+        as() { u=$1; mask=$2
+            HOME=$PWD/home$u XDG_RUNTIME_DIR=$PWD/home$u setpriv --reuid=$u --regid=65001 --groups=65001 sh -euxc "
+                umask $mask; m=m$u
+                on() { ./adit mount -q --password-file password shared/v \$m; cd \$m; }
+                off() { cd ..; ./adit umount -q \$m; }
+                long=\$(printf 'L%.0s' \$(seq 200))
+                $3"
+        }
+        as 65534 007 './adit vault init -q --password-file password shared/v
+            chmod g+rw shared/v/masterkey.cryptomator'
+        as 65534 077 'on; mkdir -p priv/E mine; ln -s t priv/ln; ln -s t priv/l$long; ln -s t mine/moved; ln -s t priv/back
+            echo 3 > priv/E/f; off'
+        test -z "$(find shared/v/d -mindepth 3 -perm /007)"
+        as 65534 077 'on; chmod -R g+rwX priv; chmod g+s priv priv/E; mv mine/moved priv/; mv priv/back mine/; off'
+        as 1 007 'on; cd priv; for n in ln l$long moved; do test $(readlink $n) = t; done; rm ln l$long moved
+            rm E/f; rmdir E; cd ..; ls mine 2>/dev/null && exit 9; off'
+        # What was taken back is.
+        as 65534 077 'on; test -z "$(ls -A priv)"; ln -s t priv/ln; chmod 700 priv; off'
+        test -z "$(find shared/v/d -name "*.c9r" -path "*/symlink.c9r" -perm /077)"
+        as 65534 007 './adit vault check -q --password-file password shared/v'"#;
+    run(user.command(script, "true"), b"").expect(0);
+}

@@ -97,10 +97,11 @@ kinds! {
 }
 
 impl ErrorKind {
-    /// Whether a medium takes no more for now: its disk is full, a quota used up, or a file as long as it may be. What is there is
-    /// not in danger.
-    pub fn is_no_room(self) -> bool {
-        matches!(self, ErrorKind::NoSpace | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
+    /// Whether a medium takes no more for now: its disk is full, a quota used up, a file as long as it may be, or not to be changed by us. What is
+    /// there is not in danger.
+    pub fn is_refusal(self) -> bool {
+        use ErrorKind::*;
+        matches!(self, NoSpace | QuotaExceeded | FileTooLarge | NotPermitted | PermissionDenied)
     }
 
     /// The kind whose name in the code is `word`: what another process of this program answers with.

@@ -140,16 +140,22 @@ pub struct Attr {
 
 impl Attr {
     /// The permission bits after its content or owner was changed: no set-user-id; set-group-id only where it is a mark
-    /// for locking, without execution by the group. Those of a directory stay.
-    pub fn perm_without_set_id(&self) -> u16 {
+    /// for locking, without execution by the group, and the change is by a member of the group, or by one with privilege over it (`keeps_mark`; Linux
+    /// since 6.2). Those of a directory stay.
+    pub fn perm_without_set_id(&self, keeps_mark: bool) -> u16 {
         const SET_UID: u16 = 0o4000;
         const SET_GID: u16 = 0o2000;
         const SET_GID_EXEC: u16 = 0o2010;
         match self.kind {
             Kind::Directory => self.perm,
-            _ if self.perm & SET_GID_EXEC == SET_GID_EXEC => self.perm & !(SET_UID | SET_GID),
+            _ if self.perm & SET_GID_EXEC == SET_GID_EXEC || !keeps_mark => self.perm & !(SET_UID | SET_GID),
             _ => self.perm & !SET_UID,
         }
+    }
+
+    /// Whether a change by anybody takes permission bits away.
+    pub fn has_set_id(&self) -> bool {
+        self.perm_without_set_id(false) != self.perm
     }
 }
 
@@ -442,16 +448,24 @@ mod tests {
     fn set_id_bits_go_with_a_change() {
         let time = Timestamp::default();
         let ino = Ino(7);
-        let file = |kind, perm| {
+        let file = |kind, perm, keeps_mark| {
             let (size, blocks, nlink, uid, gid, rdev) = (0, 0, 1, 0, 0, 0);
             let (atime, mtime, ctime) = (time, time, time);
-            Attr { ino, size, blocks, atime, mtime, ctime, kind, perm, nlink, uid, gid, rdev }.perm_without_set_id()
+            Attr { ino, size, blocks, atime, mtime, ctime, kind, perm, nlink, uid, gid, rdev }
+                .perm_without_set_id(keeps_mark)
         };
-        assert_eq!(file(Kind::File, 0o6755), 0o755);
-        assert_eq!(file(Kind::File, 0o5644), 0o1644);
-        assert_eq!(file(Kind::File, 0o2745), 0o2745, "without group execution it is a lock mark, not a set-id bit");
-        assert_eq!(file(Kind::File, 0o2755), 0o755);
-        assert_eq!(file(Kind::Directory, 0o6755), 0o6755);
+        for keeps_mark in [true, false] {
+            assert_eq!(file(Kind::File, 0o6755, keeps_mark), 0o755);
+            assert_eq!(file(Kind::File, 0o5644, keeps_mark), 0o1644);
+            assert_eq!(file(Kind::File, 0o2755, keeps_mark), 0o755);
+            assert_eq!(file(Kind::Directory, 0o6755, keeps_mark), 0o6755);
+        }
+        assert_eq!(
+            file(Kind::File, 0o2745, true),
+            0o2745,
+            "without group execution it is a lock mark, not a set-id bit"
+        );
+        assert_eq!(file(Kind::File, 0o2745, false), 0o745, "whoever is not in the group sets none");
     }
 
     #[test]

@@ -130,19 +130,26 @@ fn set_id_bits_are_dropped_once_and_looked_for_again_after_a_change() {
     let new = adit_core::store::NewNode { perm: 0o6755, ..new_node() };
     let (entry, opened) = e.create(Ino::ROOT, name("f"), &new, Access::Write).unwrap();
     let perm = || e.getattr(entry.attr.ino, None).unwrap().0.perm;
-    e.drop_set_id(opened.fh).unwrap();
+    e.drop_set_id(opened.fh, |_| true).unwrap();
     assert_eq!(perm(), 0o755);
-    e.drop_set_id(opened.fh).unwrap();
+    e.drop_set_id(opened.fh, |_| true).unwrap();
     // Each write makes the cached attributes void, and none of them is a question.
     let asked = store.faults.getattrs.load(Relaxed);
     for at in 0..10 {
         e.write(opened.fh, at, b"x").unwrap();
-        e.drop_set_id(opened.fh).unwrap();
+        e.drop_set_id(opened.fh, |_| true).unwrap();
     }
     assert_eq!(store.faults.getattrs.load(Relaxed), asked);
+    // A mark for locking is looked at for each who changes the file.
+    let set = SetAttr { perm: Some(0o2644), ..SetAttr::default() };
+    e.setattr(entry.attr.ino, &set, None).unwrap();
+    for (keeps_mark, expected) in [(true, 0o2644), (false, 0o644)] {
+        e.drop_set_id(opened.fh, |_| keeps_mark).unwrap();
+        assert_eq!(perm(), expected);
+    }
     let set = SetAttr { perm: Some(0o4711), ..SetAttr::default() };
     e.setattr(entry.attr.ino, &set, None).unwrap();
-    e.drop_set_id(opened.fh).unwrap();
+    e.drop_set_id(opened.fh, |_| true).unwrap();
     assert_eq!(perm(), 0o711);
     e.release(opened.fh).unwrap();
 }

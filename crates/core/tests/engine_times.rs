@@ -49,6 +49,29 @@ fn expect(store: &FaultyStore, e: &Engine, ino: Ino, mtime: i64, ctime: i64) {
     assert_eq!((stored.mtime, stored.ctime), (at(mtime), at(ctime)), "stored");
 }
 
+/// A rename sends the times of a write before what was written. The times of such a store (a vault's) move with each write.
+#[test]
+fn times_that_are_sent_before_their_write_are_those_that_stay() {
+    for buffer_writes in [false, true] {
+        let store = FaultyStore::new(Limits { buffer_writes, ..Limits::default() });
+        let options = EngineOptions { kernel_writeback: true, ..options(LONG, 64 << 20) };
+        let e = Engine::new(Arc::new(store.clone()), options);
+        let (ino, fh) = create(&e, "f");
+        let mtime = || store.inner.getattr(ino).unwrap().mtime;
+        e.write(fh, 0, b"before").unwrap();
+        e.setattr(ino, &noted(10), Some(fh)).unwrap();
+        e.write(fh, 0, b"content").unwrap();
+        e.write(fh, 9000, b"more").unwrap();
+        e.flush(fh).unwrap();
+        assert_eq!(mtime(), at(10), "buffered: {buffer_writes}");
+        e.setattr(ino, &SetAttr { perm: Some(0o600), ..SetAttr::default() }, None).unwrap();
+        e.write(fh, 1, b"again").unwrap();
+        e.setattr(ino, &noted(20), Some(fh)).unwrap();
+        e.release(fh).unwrap();
+        assert_eq!(mtime(), at(20), "buffered: {buffer_writes}");
+    }
+}
+
 #[test]
 fn times_that_were_kept_back_are_set_at_the_last_close() {
     let (store, e, ino, fh) = with_times_kept_back();
@@ -85,7 +108,7 @@ fn permissions_leave_the_time_of_a_write_and_keep_their_own() {
     // A writer without privilege: set-id bits go before the change that times were sent of already.
     let fh = e.open(ino, Access::Write, false).unwrap().fh;
     e.setattr(ino, &noted(40), Some(fh)).unwrap();
-    e.drop_set_id(fh).unwrap();
+    e.drop_set_id(fh, |_| true).unwrap();
     e.write_keeping_times(fh, 0, b"new").unwrap();
     let known = e.getattr(ino, None).unwrap().0;
     assert_eq!((known.mtime, known.perm), (at(40), 0o755));

@@ -13,6 +13,8 @@ use adit_core::types::SetAttr;
 const SPECIAL: u16 = 0o7000;
 /// To list what is in a folder, and to go through it.
 const THROUGH: u16 = 0o055;
+/// To make and remove what is in a folder.
+const WRITE: u16 = 0o022;
 /// Where the bits of the group and of others are.
 const OTHERS: [u16; 2] = [3, 0];
 
@@ -21,9 +23,9 @@ pub(crate) fn folder(host: &dyn HostDir, entry: u16) -> u16 {
     0o700 | 0o777 & !host.umask() | reach(entry)
 }
 
-/// Of a folder of several entries, of which this is one: it can be gone through, and its others are none of its business.
-pub(crate) fn shared_folder(host: &dyn HostDir, entry: u16) -> u16 {
-    folder(host, 0) | reach(entry) & THROUGH
+/// Of the folder `path` of several entries, of which this is one.
+pub(crate) fn shared_folder(host: &dyn HostDir, path: &str, entry: u16) -> u16 {
+    folder(host, 0) | way(host, path, entry)
 }
 
 /// Of a small file.
@@ -40,9 +42,17 @@ fn reach(entry: u16) -> u16 {
     OTHERS.into_iter().map(of).sum()
 }
 
+/// Whom `entry` lets into a folder of several entries: they go through it, and its others are none of their business. To remove an entry there takes
+/// more: it has who may change the entry and the folder above as well, and could put that folder away.
+fn way(host: &dyn HostDir, path: &str, entry: u16) -> u16 {
+    let reach = reach(entry);
+    let above = || host.stat(Path::new(path).parent().unwrap_or(Path::new(""))).map_or(0, |above| above.perm);
+    reach & THROUGH | if reach & WRITE == 0 { 0 } else { reach & WRITE & above() }
+}
+
 /// Lets those through a folder of several entries whom `entry` lets in.
 pub(crate) fn open_way(host: &dyn HostDir, path: &str, found: u16, entry: u16) {
-    let wanted = found | reach(entry) & THROUGH;
+    let wanted = found | way(host, path, entry);
     if wanted != found {
         set(host, path, wanted);
     }

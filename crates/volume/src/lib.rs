@@ -66,6 +66,6 @@ pub mod volume;
 pub use fs::{Fs, FsOptions};
 pub use snapshots_dir::SnapshotsDir;
 pub use store::VolumeStore;
-pub use table::{Base, Batch, Bytes, Extents, NewVolume, Options, Run, Seq, Sink, Space, Table};
+pub use table::{Base, Batch, Bytes, CapacityUsed, Extents, NewVolume, Options, Run, Seq, Sink, Space, Table};
 pub use tree::{Source, Tree};
 pub use volume::Volume;

@@ -22,6 +22,7 @@ mod room;
 pub use crate::container::Folder;
 pub use base::{Base, CAPACITY_MAX_BYTES, CAPACITY_MIN_BYTES, FindFolder, MakeFolder, NewFolder};
 pub use options::{Info, NewVolume, Options};
+pub use room::CapacityUsed;
 
 /// Bytes in a block, the unit of extents.
 pub const BLOCK_LEN_BYTES: usize = 4096;

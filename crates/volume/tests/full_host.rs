@@ -16,6 +16,7 @@ mod support;
 use support::*;
 
 const BLOCK: u64 = BLOCK_LEN_BYTES as u64;
+const EPERM: i32 = 1;
 const SEGMENT_LEN: u64 = 128 << 10;
 const BLOCKS_PER_SEGMENT: u64 = SEGMENT_LEN / BLOCK;
 
@@ -28,9 +29,15 @@ struct Disk {
     writes: Vec<(u64, bool)>,
     /// Blocks that it was made to keep.
     kept: u64,
+    /// Whether nobody may change the file for now (`chattr +i`).
+    is_immutable: bool,
 }
 
 impl Disk {
+    fn permit(&self) -> io::Result<()> {
+        if self.is_immutable { Err(io::Error::from_raw_os_error(EPERM)) } else { Ok(()) }
+    }
+
     /// Takes blocks until there are no more. Returns how many of the bytes from `offset` on have a place.
     fn take(&mut self, offset: u64, len: u64) -> u64 {
         for block in offset / BLOCK..(offset + len).div_ceil(BLOCK) {
@@ -68,6 +75,7 @@ impl BlockFile for SmallHost {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut disk = self.disk.lock();
+        disk.permit()?;
         let is_zeros = bytes.len() as u64 == SEGMENT_LEN && bytes.iter().all(|b| *b == 0);
         disk.writes.push((offset, is_zeros));
         let placed = disk.take(offset, bytes.len() as u64) as usize;
@@ -81,6 +89,7 @@ impl BlockFile for SmallHost {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        self.disk.lock().permit()?;
         self.file.set_len(len)
     }
 
@@ -89,6 +98,7 @@ impl BlockFile for SmallHost {
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.disk.lock().permit()?;
         if self.keeps == Keeps::SpaceTwice {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -98,6 +108,7 @@ impl BlockFile for SmallHost {
     }
 
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.disk.lock().permit()?;
         if self.keeps == Keeps::Nothing {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -313,6 +324,36 @@ fn a_full_host_that_keeps_nothing_in_advance_loses_nothing() {
         }
     }
     assert!(refused > 0, "no opening lacked space");
+}
+
+/// That nobody may change its file for a while is no state of the disk: whatever is refused meanwhile has changed nothing, and then it goes on.
+#[test]
+fn a_host_that_permits_no_change_for_a_while_ends_nothing() {
+    for (keeps, added) in [(Keeps::Nothing, 3), (Keeps::Space, 3), (Keeps::Nothing, 90), (Keeps::Space, 90)] {
+        let rng = &mut Rng::new(1);
+        let host = World::new(keeps);
+        let base = Base::create(host.file(), "volume", &large(), options()).unwrap();
+        let mut content = nothing();
+        (0..added).for_each(|_| add(&base, &mut content, rng).unwrap());
+        host.disk.lock().is_immutable = true;
+        for _ in 0..20 {
+            let refused = add(&base, &mut content, rng).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::NotPermitted, "{refused}");
+        }
+        let refused = base.checkpoint().unwrap_err();
+        assert!(refused.kind() == ErrorKind::NotPermitted && refused.to_string().contains("chattr"), "{refused}");
+        assert_is(&base, &content, "meanwhile");
+        host.disk.lock().is_immutable = false;
+        base.checkpoint().unwrap();
+        add(&base, &mut content, rng).unwrap();
+        assert_is(&base, &content, "later");
+        // Nor does it matter when it is closed.
+        host.disk.lock().is_immutable = true;
+        base.close().unwrap();
+        host.assert_readable(&content, "closed");
+        host.disk.lock().is_immutable = false;
+        assert_is(&host.open("again"), &content, "again");
+    }
 }
 
 fn nothing() -> Content {

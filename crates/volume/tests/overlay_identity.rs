@@ -4,6 +4,7 @@ mod overlay;
 
 use std::fs;
 use std::ops::ControlFlow;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -170,8 +171,7 @@ fn copies_that_an_index_knows_by_number_alone_are_found() {
     let open = || bench.open();
     expect(&open, &[("d/f", "content changed"), ("d/g", "content changed")]);
     // Where it is not known any more which object that was, it is found at its path.
-    let later = fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(0o600));
-    fs::set_permissions(bench.low("d/f"), later).unwrap();
+    fs::set_permissions(bench.low("d/f"), fs::Permissions::from_mode(0o600)).unwrap();
     expect(&open, &[("d/f", "content changed"), ("d/g", "content")]);
     let overlay = open();
     append(&overlay, "d/g", " too");

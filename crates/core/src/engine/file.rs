@@ -26,7 +26,7 @@ use super::handles::FileHandle;
 use super::{Engine, Entry, Fh, Opened};
 use crate::error::{ErrorKind, Result};
 use crate::store::{FileCall, NewNode, StoreFile};
-use crate::types::{Access, Attr, FileName, Ino, SetAttr, Timestamp};
+use crate::types::{Access, Attr, FileName, Ino, SetAttr, SetTime, Timestamp};
 
 /// Largest file offset, as `off_t` has it.
 pub(super) const OFFSET_MAX: u64 = i64::MAX as u64;
@@ -61,6 +61,8 @@ pub(crate) struct FileState {
     length_times: LengthTimes,
     /// Of which changes times come, where the kernel keeps them.
     missed_times: MissedTimes,
+    /// The times that the kernel shows, as far as it has sent them, where those in the store move with each write.
+    shown_times: Option<SetAttr>,
 }
 
 /// What the kernel's pages of a file are worth when it is opened.
@@ -91,6 +93,7 @@ impl OpenInode {
             failing: None,
             length_times: LengthTimes::default(),
             missed_times: MissedTimes::default(),
+            shown_times: None,
         };
         OpenInode {
             ino,
@@ -377,6 +380,13 @@ impl Engine {
         done: Result<(Attr, u32)>,
     ) -> Result<(Attr, Duration)> {
         let (attr, since) = done?;
+        if self.options.kernel_writeback && !self.caps.kernel_writeback {
+            let before = state.shown_times.filter(|_| set.size.is_none() && set.mtime.is_none());
+            let is_told = before.is_some() || set.size.is_some() || set.mtime.is_some();
+            let mtime = before.map_or(Some(SetTime::At(attr.mtime)), |before| before.mtime);
+            let ctime = set.ctime.or(Some(attr.ctime));
+            state.shown_times = is_told.then_some(SetAttr { mtime, ctime, ..SetAttr::default() });
+        }
         if let Some(size) = set.size {
             self.truncated(file, &mut state, size);
             self.content_changed(file, &mut state);
@@ -427,6 +437,17 @@ impl Engine {
             && self.set_late(file, &times).is_err()
         {
             state.missed_times.not_set(times);
+        }
+        self.set_shown_times(file, state);
+    }
+
+    /// The store has changed a file, and its times with that: they are those again that the kernel shows. It may have sent them before the write
+    /// that they are of (with a rename, it does), and sends no others then.
+    pub(super) fn set_shown_times(&self, file: &OpenInode, state: &FileState) {
+        if let Some(times) = &state.shown_times
+            && let Err(e) = self.set_late(file, times)
+        {
+            tracing::debug!("inode {}: its times moved with a write: {e}", file.ino.0);
         }
     }
 

@@ -576,7 +576,7 @@ impl Shard {
 /// Whether attributes may be kept. Where others change the store, those with set-id bits may not: whoever runs the file would be its owner after
 /// somebody else has overwritten it.
 fn may_keep(attr: &Attr, expiry: Tick) -> bool {
-    expiry == NEVER || attr.perm_without_set_id() == attr.perm
+    expiry == NEVER || !attr.has_set_id()
 }
 
 #[cfg(test)]

@@ -84,13 +84,17 @@ impl Variant {
     }
 }
 
-/// A region as it was written, and whether that asks for FIPS, as `fips-us-gov-west-1` does.
+/// A region as it was written, and whether that asks for FIPS, as `fips-us-gov-west-1` does. `aws-global` is none: what is asked for there goes to the
+/// first region and is signed for that.
 ///
 /// # Errors
 /// `InvalidInput` if it cannot be the name of one.
 pub fn region(text: &str) -> Result<(String, bool)> {
     let plain = text.strip_prefix("fips-").or_else(|| text.strip_suffix("-fips"));
-    let region = plain.unwrap_or(text);
+    let region = match plain.unwrap_or(text) {
+        "aws-global" => "us-east-1",
+        region => region,
+    };
     if !is_region(region) {
         let why = "a region is a name like us-west-2";
         return Err(FsError::new(ErrorKind::InvalidInput).on("read region", text.escape_debug()).because(why));
@@ -158,6 +162,7 @@ mod tests {
         assert_eq!(region("us-east-1").unwrap(), ("us-east-1".to_owned(), false));
         assert_eq!(region("fips-us-gov-west-1").unwrap(), ("us-gov-west-1".to_owned(), true));
         assert_eq!(region("us-gov-west-1-fips").unwrap(), ("us-gov-west-1".to_owned(), true));
+        assert_eq!(region("aws-global").unwrap(), ("us-east-1".to_owned(), false));
         assert!(region("us east").is_err());
     }
 }

@@ -20,6 +20,7 @@ use fuser::{
 use super::init::Wishes;
 use super::open::{access_of, fopen_flags};
 use super::seek::Seek;
+use super::set_id::Changer;
 use super::unopened::Unopened;
 use super::{
     Front, READ_BUFFER, TRANSFER_LEN_MAX, answer_attr, answer_empty, answer_read, answer_write, caller_of, convert,
@@ -129,7 +130,8 @@ impl Filesystem for Front {
             ctime: ctime.map(convert::timestamp),
         };
         let (set, announced) = (self.set_announced(req, set), self.inode_announced(req, ino));
-        let (requests, agreed, block_len, uid) = (self.requests.clone(), self.agreed, self.block_len, req.uid());
+        let (requests, agreed, block_len, by) =
+            (self.requests.clone(), self.agreed, self.block_len, Changer::from(req));
         self.run(requests.engine.setattr_may_wait(Ino(ino.0), &set), ino, move || {
             let result = requests.ask(Asked::Setattr, ino, |engine, ino| {
                 let done = match set.is_empty() {
@@ -137,7 +139,7 @@ impl Filesystem for Front {
                     _ if Nodes::is_former(Ino(ino.0)) => Err(ErrorKind::Stale.into()),
                     true => engine.getattr(Ino(ino.0), fh.map(fh_of)),
                     false => {
-                        let set = Front::with_set_id(agreed, engine, uid, Ino(ino.0), set)?;
+                        let set = Front::with_set_id(agreed, engine, by, Ino(ino.0), set)?;
                         let set = Front::without_needless_size(agreed, engine, Ino(ino.0), set)?;
                         engine.setattr(Ino(ino.0), &set, fh.map(fh_of))
                     }
@@ -340,7 +342,7 @@ impl Filesystem for Front {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -352,11 +354,12 @@ impl Filesystem for Front {
     ) {
         if self.may_wait(fh_of(fh), FileCall::Write { offset, len: data.len() as u64 }) {
             let (requests, agreed, data) = (self.requests.clone(), self.agreed, data.to_vec());
+            let by = Changer::from(req);
             return self.waiters.run(ino.0, data.len() as u64, move || {
-                answer_write(&requests, agreed, ino, fh, offset, &data, write_flags, reply)
+                answer_write(&requests, agreed, by, ino, fh, offset, &data, write_flags, reply)
             });
         }
-        answer_write(&self.requests, self.agreed, ino, fh, offset, data, write_flags, reply);
+        answer_write(&self.requests, self.agreed, req.into(), ino, fh, offset, data, write_flags, reply);
     }
 
     // There may be nothing to do, but the answer says that somebody has taken what the kernel held, be it only through a mapping:
@@ -459,13 +462,13 @@ impl Filesystem for Front {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let (requests, agreed, uid) = (self.requests.clone(), self.agreed, req.uid());
+        let (requests, agreed, by) = (self.requests.clone(), self.agreed, Changer::from(req));
         let mode = convert::allocate_mode(mode);
         let call = mode.map(|mode| FileCall::Allocate { offset, len: length, mode });
         self.run(call.is_some_and(|call| self.may_wait(fh_of(fh), call)), ino, move || {
             let result = requests.ask(Asked::Fallocate, ino, |engine, _| {
                 let mode = mode.ok_or(ErrorKind::NotSupported)?;
-                Front::before_change(agreed, engine, fh_of(fh), uid)?;
+                Front::before_change(agreed, engine, fh_of(fh), by)?;
                 match agreed.times {
                     true => engine.allocate_keeping_times(fh_of(fh), offset, length, mode),
                     false => engine.allocate(fh_of(fh), offset, length, mode),
@@ -495,7 +498,8 @@ impl Filesystem for Front {
         flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let (requests, agreed, uid, len) = (self.requests.clone(), self.agreed, req.uid(), len.min(COPY_LEN_MAX));
+        let (requests, agreed, by, len) =
+            (self.requests.clone(), self.agreed, Changer::from(req), len.min(COPY_LEN_MAX));
         let may_wait = self.may_wait(fh_of(fh_in), FileCall::ReadVerified { offset: offset_in, len })
             || self.may_wait(fh_of(fh_out), FileCall::Write { offset: offset_out, len });
         self.run(may_wait, ino_in, move || {
@@ -503,7 +507,7 @@ impl Filesystem for Front {
                 if !flags.is_empty() {
                     return Err(ErrorKind::InvalidInput.into());
                 }
-                Front::before_change(agreed, engine, fh_of(fh_out), uid)?;
+                Front::before_change(agreed, engine, fh_of(fh_out), by)?;
                 let (from, to) = (fh_of(fh_in), fh_of(fh_out));
                 // The kernel may have sent its time of the copy already, and sends none that it takes to be the same.
                 match agreed.times {

@@ -44,6 +44,7 @@ use self::init::Agreed;
 pub(crate) use self::pages::Begin;
 use self::passthrough::Passthrough;
 use self::requests::Requests;
+use self::set_id::Changer;
 use self::unopened::{Handle, Unopened};
 use self::waiters::Waiters;
 use crate::activity::Activity;
@@ -238,6 +239,7 @@ fn answer_read(requests: &Requests, ino: INodeNo, handle: &Handle, offset: u64, 
 fn answer_write(
     requests: &Requests,
     agreed: Agreed,
+    by: Changer,
     ino: INodeNo,
     fh: FileHandle,
     offset: u64,
@@ -252,7 +254,7 @@ fn answer_write(
         }
     };
     let result = requests.ask(Asked::Write, ino, |engine, ino| {
-        Front::before_write(agreed, engine, fh_of(fh), flags)?;
+        Front::before_write(agreed, engine, fh_of(fh), flags, by)?;
         let written = match agreed.times {
             true => engine.write_keeping_times(fh_of(fh), offset, data),
             false => engine.write_behind(fh_of(fh), offset, data, &mut accept),

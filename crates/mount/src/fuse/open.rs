@@ -6,6 +6,7 @@ use adit_core::types::{Access, Caller, FileName, Ino, Kind, SetAttr};
 use adit_core::{ErrorKind, FsError};
 use fuser::{FopenFlags, INodeNo, OpenAccMode, OpenFlags};
 
+use super::set_id::Changer;
 use super::{Front, READ_BUFFER, pages};
 use crate::request::Kind as Asked;
 
@@ -92,7 +93,7 @@ impl Front {
         let truncate = flags.0 & libc::O_TRUNC != 0;
         if truncate && caller.uid != 0 {
             let (attr, _) = engine.getattr(ino, None)?;
-            let kept = attr.perm_without_set_id();
+            let kept = Changer::from(caller).perm_left(&attr);
             if kept != attr.perm {
                 engine.setattr(ino, &SetAttr { perm: Some(kept), ..SetAttr::default() }, None)?;
             }

@@ -5,12 +5,12 @@
 //! set-group-id bit. (The kernel's flag for that comes with SETXATTR_EXT, which fuser 0.18 cannot parse.)
 
 use adit_core::engine::Engine;
-use adit_core::process::proc_is_ours;
-use adit_core::types::{Attr, Ino, SetAttr, XattrName, XattrSet};
+use adit_core::types::{Ino, SetAttr, XattrName, XattrSet};
 use adit_core::{ErrorKind, FsError};
 use fuser::{Errno, ReplyXattr, Request};
 
 use super::Front;
+use super::set_id::Changer;
 
 impl Front {
     /// Whether the store has any. Without, ENOSYS is said once; the kernel then answers EOPNOTSUPP itself.
@@ -47,7 +47,7 @@ impl Front {
         engine.set_xattr(ino, name, value, set)?;
         if name == XattrName::ACL_ACCESS && req.uid() != 0 {
             let (attr, _) = engine.getattr(ino, None)?;
-            if attr.perm & SET_GID != 0 && !is_in_group(req, &attr) {
+            if attr.perm & SET_GID != 0 && !Changer::from(req).is_in_group(&attr) {
                 let perm = Some(attr.perm & !SET_GID);
                 engine.setattr(ino, &SetAttr { perm, ..SetAttr::default() }, None)?;
             }
@@ -72,20 +72,6 @@ impl Front {
 const SET_GID: u16 = 0o2000;
 /// The attribute in which SELinux keeps an inode's label.
 const SELINUX_LABEL: &[u8] = b"security.selinux";
-
-/// Whether who asks is in the group of the file. Other groups than the caller's first are looked up; where that cannot be,
-/// it counts as not.
-fn is_in_group(req: &Request, attr: &Attr) -> bool {
-    let others = || {
-        if !proc_is_ours() {
-            return None;
-        }
-        let status = std::fs::read_to_string(format!("/proc/{}/status", req.pid())).ok()?;
-        let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"))?;
-        Some(groups.split_ascii_whitespace().any(|gid| gid.parse() == Ok(attr.gid)))
-    };
-    req.gid() == attr.gid || others().unwrap_or(false)
-}
 
 /// Answers with `bytes`, or with their length where `size`, the room for them, is 0.
 pub(super) fn answer(result: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {

@@ -719,7 +719,7 @@ pub(crate) fn make_prefix(vault: &dyn HostDir, path: &str, entry: u16) -> std::i
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
         other => return other.map(|found| perm::open_way(vault, path, found.perm, entry)),
     }
-    match vault.make_dir(Path::new(path), perm::shared_folder(vault, entry), owner_beside(vault, path)) {
+    match vault.make_dir(Path::new(path), perm::shared_folder(vault, path, entry), owner_beside(vault, path)) {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }

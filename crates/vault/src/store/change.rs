@@ -46,6 +46,8 @@ pub(super) fn temporary(dir: &DirNode) -> String {
 fn inherit(shared: &Shared, dir: &DirNode, kind: Kind, new: &NewNode) -> Result<NewNode> {
     let path = dir.hash.path();
     let parent = shared.root.stat(Path::new(&path)).map_err(|e| cannot_make_in(e, &path))?;
+    // A link has no mode: what may be done with it says that of its directory.
+    let new = if kind == Kind::Symlink { &NewNode { perm: parent.perm & 0o777, ..*new } } else { new };
     if parent.perm & SET_GID == 0 {
         return Ok(*new);
     }
@@ -245,18 +247,16 @@ pub(super) fn symlink(
     let clear = new_name(name)?;
     check_free(shared, &dir, name)?;
     let sealed = shared.seal_name(&dir, &clear)?;
-    let perm = perm::file(&*shared.root, 0);
-    let new = inherit(shared, &dir, Kind::Symlink, &NewNode { perm, umask: 0, caller })?;
+    let new = inherit(shared, &dir, Kind::Symlink, &NewNode { perm: 0, umask: 0, caller })?;
     shared.before_reuse(&dir, &sealed.stored)?;
     op.intent(&dir.hash)?;
     let bytes = seal_small(shared, &op, target.as_bytes())?;
     let path = format!("{}/{}", dir.hash, sealed.stored);
     let folder = passage(&op, &dir);
     // Durable: a link is small, rare, and nothing of it could be told without its content.
-    let file = NewFile { content: &bytes, perm: new.perm, owner: Some(new.caller), durable: true };
     make_folder(shared, &folder, &sealed, &new)
-        .and_then(|()| Ok(shared.root.publish(Path::new(&format!("{folder}/{SYMLINK_FILE}")), &file)?))
-        .and_then(|_| place_folder(shared, &folder, &path))
+        .and_then(|()| small_file(shared, &format!("{folder}/{SYMLINK_FILE}"), &bytes, true, &new))
+        .and_then(|()| place_folder(shared, &folder, &path))
         .map_err(|e| {
             discard_folder(shared, &folder);
             e.on("symlink", &path)

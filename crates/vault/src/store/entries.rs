@@ -481,27 +481,53 @@ impl Shared {
 
     /// Gives what carries the entry of `ino` the permissions that go with its own, `perm`.
     pub(super) fn open_way_to(&self, ino: Ino, perm: u16) -> Result<()> {
-        let (folder, file) = (perm::folder(&*self.root, perm), perm::file(&*self.root, perm));
+        let modes = |perm| (perm::folder(&*self.root, perm), perm::file(&*self.root, perm));
         if let Ok(dir) = self.directory(ino) {
+            let (folder, file) = modes(perm);
             let prefix = format!("{DATA_DIR}/{}", dir.hash.prefix());
             let found = self.root.stat(Path::new(&prefix)).map_err(|e| FsError::from(e).on("look up", &prefix))?;
             perm::open_way(&*self.root, &prefix, found.perm, perm);
             perm::follow(&*self.root, &format!("{}/{DIRID_FILE}", dir.hash), file);
+            self.open_way_to_links(&dir, folder, file);
         }
         let Some(Place { parent, name }) = self.nodes.place(ino) else { return Ok(()) };
         let (stored, long) = self.stored_name(&parent, &name)?;
         let entry = format!("{}/{stored}", parent.hash);
-        let is_directory = self.known(ino)?.what.kind() == Kind::Directory;
-        if is_directory || long {
+        // What a kind of entry has besides its content, and the permissions that go with it: those of a link are its directory's.
+        let part = match self.known(ino)?.what.kind() {
+            Kind::Directory => Some(DIR_FILE),
+            Kind::Symlink => Some(SYMLINK_FILE),
+            _ => None,
+        };
+        let of_directory = || self.root.stat(Path::new(&parent.hash.path())).map_or(0, |dir| dir.perm);
+        let (folder, file) = modes(if part == Some(SYMLINK_FILE) { of_directory() } else { perm });
+        if part.is_some() || long {
             perm::follow(&*self.root, &entry, folder);
         }
-        if is_directory {
-            perm::follow(&*self.root, &format!("{entry}/{DIR_FILE}"), file);
+        if let Some(part) = part {
+            perm::follow(&*self.root, &format!("{entry}/{part}"), file);
         }
         if long {
             perm::follow(&*self.root, &format!("{entry}/{NAME_FILE}"), file);
         }
         Ok(())
+    }
+
+    /// Gives what carries the links in `dir` the permissions that go with those of the directory: they have none of their own. One that cannot be
+    /// listed lets nobody to them.
+    fn open_way_to_links(&self, dir: &DirNode, folder: u16, file: u16) {
+        let content = dir.hash.path();
+        let _ = self.root.list(Path::new(&content), &mut |entry| {
+            if entry.kind.is_some_and(|kind| kind != Kind::Directory) {
+                return;
+            }
+            let entry = format!("{content}/{}", String::from_utf8_lossy(entry.name));
+            let link = format!("{entry}/{SYMLINK_FILE}");
+            if self.root.stat(Path::new(&link)).is_ok() {
+                perm::follow(&*self.root, &entry, folder);
+                [link, format!("{entry}/{NAME_FILE}")].iter().for_each(|path| perm::follow(&*self.root, path, file));
+            }
+        });
     }
 
     pub(super) fn link_target(&self, ino: Ino) -> Result<Vec<u8>> {

@@ -115,9 +115,7 @@ pub(super) fn rename(
     }
     op.renumbered(mark_moved(shared, source, &to).as_slice());
     shared.nodes.moved(source.attr.ino, Place { parent: to.dir.clone(), name: to.clear.clone() });
-    if to.sealed.long && !from.sealed.long {
-        shared.open_way_to(source.attr.ino, source.attr.perm)?;
-    }
+    open_way(shared, source, &from, &to)?;
     shared.touched(&from.dir);
     shared.touched(&to.dir);
     if from.dir.id == to.dir.id {
@@ -207,6 +205,14 @@ fn mark_moved(shared: &Shared, moved: &Found, to: &Side) -> Option<(u64, u64)> {
     new_number(shared, moved, path)
 }
 
+/// Gives what carries the entry that moved the permissions that go with it: a folder that was made for its name, and what a link has from its
+/// directory.
+fn open_way(shared: &Shared, moved: &Found, from: &Side, to: &Side) -> Result<()> {
+    let is_new = to.sealed.long && !from.sealed.long;
+    let has_others = moved.shape == Shape::Symlink && from.dir.id != to.dir.id;
+    if is_new || has_others { shared.open_way_to(moved.attr.ino, moved.attr.perm) } else { Ok(()) }
+}
+
 /// Some hosts (rclone, for one) number by the path: what has moved is the same still. Their numbers before and now, if they
 /// differ.
 fn new_number(shared: &Shared, moved: &Found, path: &Path) -> Option<(u64, u64)> {
@@ -287,6 +293,8 @@ fn exchange(shared: &Shared, op: &Op<'_>, from: &Side, to: &Side) -> Result<()> 
     op.renumbered(&renumbered.into_iter().flatten().collect::<Vec<_>>());
     shared.nodes.moved(a.attr.ino, Place { parent: to.dir.clone(), name: to.clear.clone() });
     shared.nodes.moved(b.attr.ino, Place { parent: from.dir.clone(), name: from.clear.clone() });
+    open_way(shared, a, from, to)?;
+    open_way(shared, b, to, from)?;
     shared.touched(&from.dir);
     shared.touched(&to.dir);
     // Exchanges that follow one another must reach the disk in that order, or one object could lose every name. They

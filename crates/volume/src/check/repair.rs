@@ -132,7 +132,7 @@ impl Repair<'_> {
                 }
                 Ok(None) => {}
                 // The others may need less, and what was done is told.
-                Err(e) if e.kind().is_no_room() => {
+                Err(e) if e.kind().is_refusal() => {
                     let detail = format!("{}: not mended: {e}", problem.detail);
                     self.refused = Some(Problem { detail, is_repairable: false, ..problem });
                 }

@@ -1,7 +1,7 @@
 //! The file on its host: reads and writes, its length, and the space that the host keeps for it or gets back.
 //!
-//! A failure of what the volume needs to go on ends all writing. That the host has no space does not, where nothing durable leads
-//! to what was to be written.
+//! A failure of what the volume needs to go on ends all writing. A refusal does not (the host has no space, or permits no change), where nothing
+//! durable leads to what was to be written.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,7 +24,10 @@ impl Refusal {
     pub fn heed(&self, len: u64, outcome: &std::io::Result<()>, room_bytes: impl FnOnce() -> u64) {
         let refused = self.len.load(Ordering::Relaxed);
         match outcome {
-            Err(e) if kind_of_io(e).is_no_room() => {
+            Err(e)
+                if !matches!(kind_of_io(e), ErrorKind::NotPermitted | ErrorKind::PermissionDenied)
+                    && kind_of_io(e).is_refusal() =>
+            {
                 self.room_bytes.store(room_bytes(), Ordering::Relaxed);
                 self.len.store(len.max(1), Ordering::Relaxed);
             }
@@ -58,12 +61,12 @@ impl Container {
         self.file.write_at(offset, bytes).map_err(|e| self.fail("write", e))
     }
 
-    /// As [`Container::write`], for what nothing durable leads to yet: that the host has no space is the caller's, who leaves it
-    /// and tries again later. Any other failure ends all writing.
+    /// As [`Container::write`], for what nothing durable leads to yet: a refusal of the host is the caller's, who leaves it and tries
+    /// again later. Any other failure ends all writing.
     pub fn write_new(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_writable()?;
         let written = self.with_file(bytes.len() as u64, || self.file.write_at(offset, bytes));
-        written.map_err(|e| self.unless_full("write", e))
+        written.map_err(|e| self.unless_refused("write", e))
     }
 
     /// A call that takes `len` bytes of space for the file. Its outcome is heeded.
@@ -73,22 +76,25 @@ impl Container {
         outcome
     }
 
-    /// What [`ErrorKind::is_no_room`] knows, if the host has no space; else writing ended.
-    fn unless_full(&self, what: &'static str, e: std::io::Error) -> FsError {
+    /// What [`ErrorKind::is_refusal`] knows, if the host refused; else writing ended.
+    fn unless_refused(&self, what: &'static str, e: std::io::Error) -> FsError {
         let kind = kind_of_io(&e);
-        if !kind.is_no_room() {
+        if !kind.is_refusal() {
             return self.fail(what, e);
         }
         *self.refusal.lock() = kind;
-        self.no_room(what)
+        self.refused(what)
     }
 
-    /// What to say where the host has no space: as it said last.
-    pub fn no_room(&self, what: &'static str) -> FsError {
+    /// What to say where the host refuses: as it did last.
+    pub fn refused(&self, what: &'static str) -> FsError {
         let kind = *self.refusal.lock();
         FsError::new(kind).on(what, &self.name).because(match kind {
             ErrorKind::QuotaExceeded => "the quota of its owner is used up on the disk that it lies on",
             ErrorKind::FileTooLarge => "its host lets it grow no longer",
+            ErrorKind::NotPermitted | ErrorKind::PermissionDenied => {
+                "its host lets nobody change it for now (chattr +i?)"
+            }
             _ => "the disk that it lies on is full",
         })
     }
@@ -101,7 +107,7 @@ impl Container {
             return Ok(());
         }
         match self.with_file(len, || self.file.allocate(offset, len)) {
-            Err(e) if kind_of_io(&e).is_no_room() => Err(self.unless_full("allocate space for", e)),
+            Err(e) if kind_of_io(&e).is_refusal() => Err(self.unless_refused("allocate space for", e)),
             Err(_) => {
                 // Whatever the reason: whoever writes there finds out.
                 self.allocates.store(false, Ordering::Relaxed);
@@ -126,7 +132,7 @@ impl Container {
     /// Finds out whether the host keeps space in advance, with what has some: before anything depends on it.
     pub fn find_allocates(&self) -> Result<()> {
         match self.allocate(SLOT_OFFSETS[0], BLOCK_LEN_BYTES as u64) {
-            Err(e) if !e.kind().is_no_room() => Err(e),
+            Err(e) if !e.kind().is_refusal() => Err(e),
             _ => Ok(()),
         }
     }
@@ -146,7 +152,7 @@ impl Container {
     /// other failure ends all writing.
     pub fn extend_to(&self, segment: u32) -> Result<()> {
         self.check_writable()?;
-        self.extend(segment).map_err(|e| self.unless_full("extend", e))
+        self.extend(segment).map_err(|e| self.unless_refused("extend", e))
     }
 
     /// As [`Container::extend_to`], for what nobody needs yet: a failure is the caller's.

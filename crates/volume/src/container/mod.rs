@@ -16,7 +16,7 @@ use self::host::Refusal;
 use crate::format::container::{
     DataLocation, SEGMENTS_MAX, SLOT_LEN_BYTES, SLOT_OFFSETS, SegmentRun, Superblock, SuperblockError, newest,
 };
-use crate::table::{BLOCK_LEN_BYTES, Run};
+use crate::table::{BLOCK_LEN_BYTES, CapacityUsed, Run};
 
 pub(crate) mod bitmap;
 pub(crate) mod folder;
@@ -391,7 +391,7 @@ impl Container {
             if !space.resize(geometry(&wanted, old.log_segments)) {
                 let least = capacity_least(&wanted, &space).div_ceil(1 << 20);
                 let why = format!("what it holds needs at least {least} MiB");
-                return Err(FsError::new(ErrorKind::NoSpace).on("resize", &self.name).because(why));
+                return Err(FsError::new(ErrorKind::NoSpace).on("resize", &self.name).because(CapacityUsed::new(why)));
             }
             old
         };

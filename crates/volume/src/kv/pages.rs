@@ -89,7 +89,7 @@ fn beyond_end() -> io::Error {
 fn to_io(e: FsError) -> io::Error {
     let kind = match e.kind() {
         ErrorKind::Corrupt => io::ErrorKind::InvalidData,
-        kind if kind.is_no_room() => io::ErrorKind::StorageFull,
+        kind if kind.is_refusal() => io::ErrorKind::StorageFull,
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, e.to_string())
@@ -198,7 +198,7 @@ impl Pages {
 
     /// Notes that the host is full, if that is the error.
     fn note<T>(&self, result: Result<T>) -> io::Result<T> {
-        if result.as_ref().is_err_and(|e| e.kind().is_no_room()) {
+        if result.as_ref().is_err_and(|e| e.kind().is_refusal()) {
             self.state.write().full = true;
         }
         result.map_err(to_io)

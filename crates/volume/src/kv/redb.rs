@@ -151,7 +151,7 @@ impl Redb {
         if !self.pages.is_full() || self.container.has_failed() {
             return e;
         }
-        self.container.no_room("write")
+        self.container.refused("write")
     }
 
     /// Opens it anew, after `prepare` ran while none was open.
@@ -302,7 +302,7 @@ impl Kv for Redb {
         let compacted = compacted.map_err(|e| self.told(e));
         match &compacted {
             Ok(false) => return Ok(false),
-            Err(e) if e.kind().is_no_room() => {}
+            Err(e) if e.kind().is_refusal() => {}
             // Where it fails for damage, it would do so each time.
             _ => {
                 self.slack.store(0, Ordering::Relaxed);

@@ -461,7 +461,7 @@ impl Shared {
                 log = self.writer.lock();
                 match result {
                     Err(e)
-                        if e.kind().is_no_room()
+                        if e.kind().is_refusal()
                             && share != Share::None
                             && !self.is_full(&log, share.percent_max()) =>
                     {

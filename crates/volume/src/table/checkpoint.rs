@@ -212,7 +212,7 @@ impl Shared {
     /// Once more after an error, with the store opened anew: an error latches it, also a reader's, or one that passes.
     fn twice<T>(&self, run: impl Fn() -> Result<T>) -> Result<T> {
         match run() {
-            Err(e) if !self.container.has_failed() && !e.kind().is_no_room() => {
+            Err(e) if !self.container.has_failed() && !e.kind().is_refusal() => {
                 tracing::warn!("{e}; trying once more");
                 let view = self.tables.read().view.clone();
                 self.revive(&view);

@@ -109,7 +109,7 @@ impl Log {
     pub fn prepare_with_ballast(&mut self, container: &Container, record_len: usize) -> Result<()> {
         match self.prepare(container, record_len) {
             // The record that names the next segment fits in what is kept for this one.
-            Err(e) if e.kind().is_no_room() => self.go_on(container, record_len + NEXT_LEN),
+            Err(e) if e.kind().is_refusal() => self.go_on(container, record_len + NEXT_LEN),
             result => result,
         }
     }
@@ -289,7 +289,7 @@ impl Segment {
         }
         let until = |end: usize| end.min(container.segment_len() as usize);
         match self.allocate_to(container, until(end.next_multiple_of(PIECE_LEN))) {
-            Err(e) if e.kind().is_no_room() => {
+            Err(e) if e.kind().is_refusal() => {
                 self.allocate_to(container, until(end.next_multiple_of(BLOCK_LEN_BYTES)))
             }
             result => result,
@@ -311,7 +311,7 @@ impl Segment {
 fn write_record(container: &Container, offset: u64, record: &[u8]) -> Result<()> {
     let Err(e) = container.write_new(offset, record) else { return Ok(()) };
     // These bytes lie in one block: that has space, or nothing of the record is there.
-    if e.kind().is_no_room() && container.write_new(offset, &[0xff; log::ALIGNMENT]).is_err() {
+    if e.kind().is_refusal() && container.write_new(offset, &[0xff; log::ALIGNMENT]).is_err() {
         let mut found = vec![0; record.len()];
         if container.read(offset, &mut found).is_err() || found == record {
             // What comes after it would make it count.

@@ -7,6 +7,7 @@
 //! What was removed leaves room *inside* of the key-value store, which is for new metadata, and for everything once the store was
 //! packed: that is done in the background where it takes no time to speak of, and else for who finds no room.
 
+use std::fmt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -86,8 +87,30 @@ pub(super) struct FoundFull {
     rests_until: Option<Instant>,
 }
 
+/// Why a volume has no space of its own: the cause of a `NoSpace` in which its host has no part.
+#[derive(Debug)]
+pub struct CapacityUsed(String);
+
+impl CapacityUsed {
+    /// With what to say of it.
+    pub fn new(why: impl Into<String>) -> CapacityUsed {
+        CapacityUsed(why.into())
+    }
+}
+
+impl fmt::Display for CapacityUsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for CapacityUsed {}
+
+/// What it says where nothing more is known.
+pub(super) const CAPACITY_USED: &str = "the capacity is used up";
+
 pub(super) fn is_no_space<T>(result: &Result<T>) -> bool {
-    result.as_ref().is_err_and(|e| e.kind().is_no_room())
+    result.as_ref().is_err_and(|e| e.kind().is_refusal())
 }
 
 impl Shared {
@@ -118,7 +141,7 @@ impl Shared {
         let least = kept_back.div_ceil(2);
         let inside = u32::try_from(slack).unwrap_or(u32::MAX);
         let kept = if takes_away { least } else { (kept_back - kept_back / 4).saturating_sub(inside).max(least) };
-        (space.available() < kept.saturating_add(pending)).then_some("the capacity is used up")
+        (space.available() < kept.saturating_add(pending)).then_some(CAPACITY_USED)
     }
 
     /// `NoSpace` if only what is kept back is left.
@@ -128,7 +151,7 @@ impl Shared {
             return Ok(());
         }
         self.find_room(|| shortage().is_none().then_some(()))?;
-        shortage().map_or(Ok(()), |why| Err(self.no_space("apply").because(why)))
+        shortage().map_or(Ok(()), |why| Err(self.no_space("apply", why)))
     }
 
     /// What `attempt` finds, which found no room: after a checkpoint, and then after the store was packed.
@@ -185,8 +208,9 @@ impl Shared {
         }
     }
 
-    pub(super) fn no_space(&self, op: &'static str) -> FsError {
-        FsError::new(ErrorKind::NoSpace).on(op, self.container.name())
+    /// The volume has no space of its own, whatever its host has.
+    pub(super) fn no_space(&self, op: &'static str, why: &'static str) -> FsError {
+        FsError::new(ErrorKind::NoSpace).on(op, self.container.name()).because(CapacityUsed::new(why))
     }
 
     /// Makes sure of space on the host for a record, and of the ballast, which it may lack, and the record may use, by its `share`:
@@ -202,7 +226,7 @@ impl Shared {
         for attempt in 1..=ATTEMPTS_MAX {
             let kept = log.keep_ballast(&self.container, self.ballast());
             let is_refused = match &kept {
-                Err(e) if !e.kind().is_no_room() => true,
+                Err(e) if !e.kind().is_refusal() => true,
                 Err(_) => match share {
                     Share::None => true,
                     Share::Part => !*borrows.get_or_insert_with(|| log.borrow(record_len)),
@@ -279,7 +303,7 @@ impl Shared {
                 self.shrink_log();
                 Ok(())
             }
-            Err(e) if e.kind().is_no_room() => self.container.sync(),
+            Err(e) if e.kind().is_refusal() => self.container.sync(),
             result => result,
         }
     }
@@ -344,7 +368,7 @@ impl Shared {
         if !self.host_is_full() {
             return Ok(());
         }
-        if self.refused_lately() { Err(self.container.no_room("apply")) } else { self.checkpoint() }
+        if self.refused_lately() { Err(self.container.refused("apply")) } else { self.checkpoint() }
     }
 
     /// Whether the host had no space for what adds something, a moment ago, and nothing was freed since.

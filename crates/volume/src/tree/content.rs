@@ -427,7 +427,7 @@ impl Tree {
                 false => self.view(source).and_then(|view| self.drain(&view, ino)),
             };
             match done {
-                Err(e) if e.kind().is_no_room() || matches!(e.kind(), ErrorKind::Io | ErrorKind::ReadOnly) => {
+                Err(e) if e.kind().is_refusal() || matches!(e.kind(), ErrorKind::Io | ErrorKind::ReadOnly) => {
                     return Err(e);
                 }
                 Err(e) => tracing::warn!("what is left of inode {ino} cannot be dropped: {e}"),

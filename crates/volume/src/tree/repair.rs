@@ -48,7 +48,7 @@ impl Tree {
         };
         match result {
             // Something near it is damaged, or was changed by another mend.
-            Err(e) if !e.kind().is_no_room() && !matches!(e.kind(), ErrorKind::ReadOnly | ErrorKind::Io) => {
+            Err(e) if !e.kind().is_refusal() && !matches!(e.kind(), ErrorKind::ReadOnly | ErrorKind::Io) => {
                 tracing::warn!("not mended: {}: {e}", finding.fault);
                 Ok(None)
             }

@@ -107,14 +107,14 @@ fn mount_requested(mut request: MountRequest, global: &GlobalArgs, inherited: In
     }
     open::no_data(&source, request.data.as_deref())?;
     open::no_cas(&source, &request.cas)?;
-    if source::without_prefix(&request.source) == OsStr::new(&request.options.source)
-        && Path::new(&request.options.source).is_relative()
+    if request.source == OsStr::new(&request.options.source)
+        && Path::new(source::without_prefix(&request.source)).is_relative()
     {
         // What the kernel's table shows is read by others, and when this process's folder is long forgotten.
         request.options.source = source.path().display().to_string();
     }
     privilege::respect_host(&mut request, source.path());
-    let mountpoint = check_mountpoint(&request, source.path())?;
+    let mountpoint = check_mountpoint(&request, &source)?;
     let given = request.state_dir.as_deref().or(global.state_dir.as_deref());
     // Relative paths mean something only before the daemon leaves its folder.
     let state = state_dir::locate(given).ok();
@@ -153,7 +153,7 @@ fn start(
     }
     match daemon::daemonize().map_err(|e| Failure::io("mount", &e))? {
         Side::Parent(word) => word.map_err(|f| {
-            clear_dead(&plan.mountpoint, None);
+            clear_dead(&plan.mountpoint, |_| true);
             Failure::new(Code::from_number(f.exit_code), f.message)
         }),
         Side::Child(readiness) => {
@@ -172,10 +172,9 @@ fn start(
     }
 }
 
-/// Takes away what is mounted at the resolved `mountpoint` by a process that is gone; with a `source`, only mounts of that. What keeps it from being
-/// taken away is told by the next mount there.
-fn clear_dead(mountpoint: &Path, source: Option<&str>) {
-    let is_it = |dead: &MountEntry| source.is_none_or(|source| dead.source == source);
+/// Takes away what is mounted at the resolved `mountpoint` by a process that is gone, if it is one that `is_it` says. What keeps it from being taken away
+/// is told by the next mount there.
+fn clear_dead(mountpoint: &Path, is_it: impl Fn(&MountEntry) -> bool) {
     while mountpoint::find_dead(mountpoint).is_some_and(|dead| is_it(&dead)) {
         if let Err(e) = mountpoint::umount(mountpoint, true) {
             open::remark(&e.to_string());
@@ -202,7 +201,7 @@ fn in_background(served: Result<()>, readiness: Option<Readiness>) -> Result<()>
 
 /// The absolute mountpoint; refuses what cannot end well. What a process that was killed had mounted there of the same source is taken away, so that a
 /// service starts again.
-fn check_mountpoint(request: &MountRequest, source: &Path) -> Result<PathBuf> {
+fn check_mountpoint(request: &MountRequest, source: &Source) -> Result<PathBuf> {
     let (path, nonempty) = (request.mountpoint.as_path(), request.nonempty);
     // What is mounted there itself, is said below.
     if let Some(above) = std::path::absolute(path).ok().as_deref().and_then(Path::parent) {
@@ -211,7 +210,11 @@ fn check_mountpoint(request: &MountRequest, source: &Path) -> Result<PathBuf> {
     if !request.fake
         && let Ok(place) = mountpoint::resolve(path)
     {
-        clear_dead(&place, Some(&request.options.source));
+        // The same words, or others that name the same.
+        clear_dead(&place, |dead| {
+            *dead.source == *request.options.source
+                || Source::recognise(OsStr::new(&dead.source)).is_ok_and(|dead| dead == *source)
+        });
     }
     if let Some(dead) = mountpoint::resolve(path).ok().and_then(|path| mountpoint::find_dead(&path)) {
         return Err(mount_failure(&MountError::Stale(dead.mountpoint)));
@@ -226,6 +229,7 @@ fn check_mountpoint(request: &MountRequest, source: &Path) -> Result<PathBuf> {
     if !meta.is_dir() {
         return Err(Failure::new(Code::Failure, format!("mountpoint: {}: not a folder", path.display())));
     }
+    let source = source.path();
     if absolute.starts_with(source) || source.starts_with(&absolute) {
         let what = format!("mountpoint {}: it overlaps {}", absolute.display(), source.display());
         return Err(Failure::usage(what).hint("mount it on a folder beside that"));

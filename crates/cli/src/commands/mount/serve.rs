@@ -427,7 +427,7 @@ impl Verbs {
 /// Whether an unmount that meets this failure is better refused, because its user can do something while the mount lives.
 /// After a failed sync nothing gets better by staying.
 fn can_be_mended(kind: ErrorKind) -> bool {
-    kind.is_no_room()
+    kind.is_refusal()
 }
 
 /// Memory that is this process's own (RssAnon + RssShmem of proc(5)), in bytes; 0 if the system does not tell.

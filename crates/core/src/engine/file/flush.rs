@@ -77,6 +77,7 @@ impl Engine {
                 Ok(()) => {
                     state.store_len = state.store_len.max(end);
                     self.with_buffer(file, state, |buffer| buffer.remove_units(now));
+                    self.set_shown_times(file, state);
                     rest = later;
                 }
                 // One unit at a time, to find which it is.

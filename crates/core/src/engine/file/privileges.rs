@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use super::super::{Engine, Fh};
 use crate::error::{ErrorKind, Result};
-use crate::types::{SetAttr, XattrName};
+use crate::types::{Attr, SetAttr, XattrName};
 
 /// One of the two, of an open inode: it is known not to be there, or not known.
 #[derive(Default)]
@@ -36,19 +36,20 @@ impl Privilege {
 }
 
 impl Engine {
-    /// The content of an open file is about to be changed by someone without privilege: its set-id bits go first.
+    /// The content of an open file is about to be changed by someone without privilege: its set-id bits go first. `keeps_mark` says whether that is a
+    /// member of its group, and is asked where that matters ([`Attr::perm_without_set_id`]).
     ///
     /// # Errors
     /// Those of the store; nothing has changed then.
-    pub fn drop_set_id(&self, fh: Fh) -> Result<()> {
+    pub fn drop_set_id(&self, fh: Fh, keeps_mark: impl FnOnce(&Attr) -> bool) -> Result<()> {
         let handle = self.files.get(fh)?;
         let file = &handle.file;
         let Some(changes) = file.set_id.doubt() else { return Ok(()) };
         let (attr, _) = self.getattr(file.ino, Some(fh))?;
-        let kept = attr.perm_without_set_id();
+        let kept = if attr.has_set_id() { attr.perm_without_set_id(keeps_mark(&attr)) } else { attr.perm };
         if kept != attr.perm {
             self.setattr(file.ino, &SetAttr { perm: Some(kept), ..SetAttr::default() }, Some(fh))?;
-        } else if !self.caps.shared {
+        } else if !self.caps.shared && !attr.has_set_id() {
             file.set_id.is_not_there(changes);
         }
         Ok(())

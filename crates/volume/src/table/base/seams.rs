@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::Base;
+use crate::table::room::CAPACITY_USED;
 use crate::table::{BLOCK_LEN_BYTES, Batch, Bytes, Extents, Run, Seq, Sink, Space, Table};
 
 impl Table for Base {
@@ -87,7 +88,7 @@ impl Extents for Base {
         let runs = match try_now() {
             Some(runs) => runs,
             // What was freed is not durable yet, or lies in segments that only a checkpoint gives back, or packing.
-            None => self.shared.find_room(try_now)?.ok_or_else(|| self.shared.no_space("reserve"))?,
+            None => self.shared.find_room(try_now)?.ok_or_else(|| self.shared.no_space("reserve", CAPACITY_USED))?,
         };
         let extended = container.extend_to_block(runs.iter().map(Run::end).max().unwrap_or(0));
         extended.inspect_err(|_| container.space().release(&runs))?;
@@ -110,7 +111,7 @@ impl Extents for Base {
         }
         match self.shared.container.write_blocks(block, bytes) {
             // Blocks that were freed have space that the host can have back.
-            Err(e) if e.kind().is_no_room() => {
+            Err(e) if e.kind().is_refusal() => {
                 let giving = self.shared.giving.lock();
                 if self.shared.freed.swap(false, Ordering::AcqRel) {
                     self.shared.give_free_blocks()?;
