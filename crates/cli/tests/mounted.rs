@@ -549,7 +549,9 @@ fn mounted_by_another_user_says_so() {
     let script = "./adit umount mnt 2> said && exit 90 || code=$?
         test $code = 1 && grep -q 'mnt: mounted by another user (root)' said
         ./adit umount --lazy mnt 2> said && exit 91 || code=$?
-        test $code = 1 && grep -q 'only that user and root can unmount it' said";
+        test $code = 1 && grep -q 'only that user and root can unmount it' said
+        ./adit status mnt 2> said && exit 92 || code=$?
+        test $code = 6 && grep -q 'mnt: mounted by another user (root)' said";
     let ran = run(user.command(prepare, script), b"");
     // In its namespace nobody is left who could unmount it.
     let pid = fs::read_to_string(user.path("pid")).unwrap().trim().parse().unwrap();

@@ -32,6 +32,8 @@ pub const SPREAD: u64 = 0x9e37_79b1;
 #[derive(Debug)]
 pub struct Numbering {
     device: u64,
+    /// Numbers of `device` below it are kept.
+    kept_end: u64,
     given: Mutex<Given>,
 }
 
@@ -66,7 +68,12 @@ pub fn of_path(parent: Ino, name: &[u8]) -> u64 {
 impl Numbering {
     /// Numbers of `device` are kept as they are, if they are not large.
     pub fn new(device: u64) -> Numbering {
-        Numbering { device, given: Mutex::default() }
+        Numbering { device, kept_end: 1 << KEPT_BITS, given: Mutex::default() }
+    }
+
+    /// Numbers of `device` are kept as they are, for it is a mount of this program, which shows none from [`NUMBERS_END`] on.
+    pub fn of_mount(device: u64) -> Numbering {
+        Numbering { kept_end: NUMBERS_END, ..Numbering::new(device) }
     }
 
     /// The number of what the host numbers `ino` on `device`.
@@ -74,7 +81,7 @@ impl Numbering {
     /// # Errors
     /// `NotSupported` for more than 256 devices.
     pub fn number(&self, device: u64, ino: u64) -> Result<Ino> {
-        if device == self.device || is_large(ino) {
+        if device == self.device || ino >= 1 << KEPT_BITS {
             return Ok(self.of(device, ino));
         }
         let place = self.given.lock().place(device)?;
@@ -87,12 +94,9 @@ impl Numbering {
     }
 
     fn of(&self, device: u64, ino: u64) -> Ino {
-        Ino(if is_large(ino) { self.given.lock().large_number(device, ino) } else { ino })
+        let is_kept = device == self.device && ino < self.kept_end;
+        Ino(if is_kept { ino } else { self.given.lock().large_number(device, ino) })
     }
-}
-
-fn is_large(ino: u64) -> bool {
-    ino >> KEPT_BITS != 0
 }
 
 impl Given {
@@ -181,6 +185,15 @@ mod tests {
         assert!(numbers.iter().all(|number| number.0 >= LARGE && number.0 < NUMBERS_END / 2));
         // It is noted in uppers for good.
         assert_eq!(of_path(Ino(1), b"frame0001.exr"), 0x924a_c1d5_0257_18eb);
+    }
+
+    #[test]
+    fn a_mount_keeps_its_numbers() {
+        let numbering = Numbering::of_mount(7);
+        for ino in [1, 77, 1 << 43, NUMBERS_END - 5] {
+            assert_eq!((numbering.own(ino), numbering.number(7, ino).unwrap()), (Ino(ino), Ino(ino)));
+        }
+        assert!(numbering.own(NUMBERS_END).0 < NUMBERS_END);
     }
 
     /// Two that chance gives one number.

@@ -62,6 +62,11 @@ impl Folder {
         })
     }
 
+    /// The same with the numbers that it has, which is a mount of this program.
+    pub(crate) fn with_numbers_of_mount(self) -> Folder {
+        Folder { numbering: Numbering::of_mount(self.identity.0), ..self }
+    }
+
     /// The folder itself.
     pub(crate) fn root(&self) -> &Arc<OwnedFd> {
         &self.root

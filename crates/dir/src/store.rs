@@ -83,6 +83,14 @@ impl DirStore {
         Ok(DirStore::of(Folder::open(path, read_only, false, false)?))
     }
 
+    /// Opens a mount of this program, or a folder in one, as [`DirStore::open`] does: its numbers are those of the mount.
+    ///
+    /// # Errors
+    /// The host's, with the path.
+    pub fn open_mount(path: &Path, read_only: bool) -> Result<DirStore> {
+        Ok(DirStore::of(Folder::open(path, read_only, false, false)?.with_numbers_of_mount()))
+    }
+
     /// Opens the folder `path` to read, with numbers that are the same when its host was mounted again: where the host makes its own up, they
     /// follow from the paths, and names of one file are files of their own.
     ///

@@ -110,7 +110,8 @@ pub fn snapshot(file: &Path, process: &MountInfo, name: &str) -> Result<(Arc<Dir
 
 /// The mount at `dir`, as long as it is the one of this `device`: never the folder below it.
 fn at(dir: &Path, device: &str, purpose: Purpose) -> Result<Arc<DirStore>> {
-    let store = super::dir(dir, purpose == Purpose::Read)?;
+    let opened = DirStore::open_mount(dir, purpose == Purpose::Read);
+    let store = opened.map(Arc::new).map_err(|e| Failure::fs(dir.display(), &e))?;
     if super::device_of(&store) != device {
         let what = format!("{}: unmounted in this moment", dir.display());
         return Err(Failure::new(Code::Busy, what).hint("try again"));

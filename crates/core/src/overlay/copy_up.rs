@@ -113,6 +113,12 @@ impl Plan {
         &self.looks.attr
     }
 
+    /// The making of the copy changed its time of change, and nothing that is shown.
+    fn give_times(&self, tx: &mut dyn Transaction, upper: Ino) -> Result<Ino> {
+        tx.setattr(upper, &times_of(self.attr()))?;
+        Ok(upper)
+    }
+
     /// The name that the copy has in the index, if it has one.
     pub fn index_name(&self) -> &str {
         &self.index_name
@@ -156,7 +162,7 @@ impl Shared {
         let upper = self.make_copy(tx, node, plan)?;
         let (index, copy, name) = (self.layout.index.ino, name_of(COPY)?, name_of(&plan.place.name)?);
         unseen(tx, dir, |tx| tx.rename(index, copy, dir, name, RenameFlags::NOREPLACE))?;
-        Ok(upper)
+        plan.give_times(tx, upper)
     }
 
     /// As [`Shared::copy`], of what loses the name at which it was found.
@@ -168,7 +174,7 @@ impl Shared {
         } else {
             tx.unlink(index, copy)?
         }
-        Ok(upper)
+        plan.give_times(tx, upper)
     }
 
     fn make_copy(&self, tx: &mut dyn Transaction, node: &Node, plan: &Plan) -> Result<Ino> {
@@ -179,8 +185,6 @@ impl Shared {
             tx.set_xattr(upper, Own::Links.name(), &record::encode_links(plan.attr().nlink), XattrSet::Create)?;
             tx.link(upper, index, name_of(plan.index_name.as_bytes())?)?;
         }
-        // All of that changed its time of change, and nothing that is shown.
-        tx.setattr(upper, &times_of(plan.attr()))?;
         Ok(upper)
     }
 

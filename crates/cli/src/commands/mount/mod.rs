@@ -289,7 +289,17 @@ pub fn how_to_go_on(mountpoint: &Path, process: Option<ProcessNumber>) -> String
 /// What a failed request to a mount's process is to the user.
 pub fn answered(error: &ControlError) -> Failure {
     let code = match error {
-        ControlError::NotAMount(_) => Code::NotAMount,
+        ControlError::NotAMount(path) => {
+            match mountpoint::find(path).filter(|entry| entry.fs_type == mountpoint::FS_TYPE) {
+                // The kernel lets nobody else ask there, not even root, unless the mount says so.
+                Some(MountEntry { user: Some(user), .. }) if user != rustix::process::getuid().as_raw() => {
+                    let what = format!("{}: mounted by another user ({})", path.display(), user_name(user));
+                    return Failure::new(Code::NotAMount, what)
+                    .hint("only that user can ask for it, and root if it is mounted with -o allow_other; root can unmount it");
+                }
+                _ => Code::NotAMount,
+            }
+        }
         ControlError::Dead(dead) => return mount_failure(dead),
         ControlError::Silent { mountpoint, process } => {
             return Failure::new(Code::Failure, error).hint(how_to_go_on(mountpoint, *process));
