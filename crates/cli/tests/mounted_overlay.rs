@@ -627,6 +627,97 @@ fn what_goes_away_below_while_it_is_mounted_can_be_removed() {
     world.run(&["umount", "mnt"]).expect(0);
 }
 
+/// As `rm -rf` does it, which ends at a listing that fails, and `rmdir` after that.
+#[test]
+fn a_tree_that_changed_below_is_removed_and_stays_away() {
+    type Change = fn(&Path);
+    fn nothing(_: &Path) {}
+    fn gone(dir: &Path) {
+        fs::remove_dir_all(dir.join("d")).unwrap();
+    }
+    let cases: [(&str, Change, Change, &str); 9] = [
+        ("gone", nothing, gone, "d"),
+        ("with-something", |at| fs::write(at.join("d/n"), "n").unwrap(), gone, "d"),
+        ("with-something-deeper", |at| fs::write(at.join("d/sub/n"), "n").unwrap(), gone, "d"),
+        ("a-part", nothing, |at| fs::remove_dir_all(at.join("d/sub")).unwrap(), "d"),
+        (
+            "a-part-with-something",
+            |at| fs::write(at.join("d/sub/n"), "n").unwrap(),
+            |at| fs::remove_dir_all(at.join("d/sub")).unwrap(),
+            "d",
+        ),
+        (
+            "a-file-now",
+            nothing,
+            |at| {
+                gone(at);
+                fs::write(at.join("d"), "file").unwrap();
+            },
+            "d",
+        ),
+        (
+            "another-folder-now",
+            nothing,
+            |at| {
+                gone(at);
+                fs::create_dir(at.join("d")).unwrap();
+                fs::write(at.join("d/strange"), "strange").unwrap();
+            },
+            "d",
+        ),
+        (
+            "moved-into-a-new-one",
+            |at| {
+                fs::create_dir(at.join("in")).unwrap();
+                fs::rename(at.join("d"), at.join("in/d")).unwrap();
+            },
+            gone,
+            "in",
+        ),
+        ("moved-into-an-old-one", |at| fs::rename(at.join("d"), at.join("e/d")).unwrap(), gone, "e"),
+    ];
+    let Some(world) = World::new() else { return };
+    let low = |case: &str| world.bench.path("lower").join(case);
+    for (case, ..) in &cases {
+        fs::create_dir_all(low(case).join("d/sub")).unwrap();
+        fs::create_dir(low(case).join("e")).unwrap();
+        for file in ["d/f", "d/sub/g"] {
+            fs::write(low(case).join(file), file).unwrap();
+        }
+    }
+    world.mount().expect(0);
+    // The kernel knows all of it.
+    assert!(Command::new("ls").arg("-lR").arg(world.at("")).output().unwrap().status.success());
+    for (case, above, ..) in &cases {
+        above(&world.at(case));
+    }
+    for (case, _, below, _) in &cases {
+        below(&low(case));
+    }
+    let listed = |case: &str| -> Vec<_> {
+        fs::read_dir(world.at(case)).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    for (case, _, _, name) in &cases {
+        let path = world.at(case).join(name);
+        Command::new("rm").arg("-rf").arg(&path).output().unwrap();
+        if listed(case).iter().any(|entry| entry == name) {
+            fs::remove_dir(&path).unwrap_or_else(|e| panic!("{case}: {e}"));
+        }
+        assert!(!listed(case).iter().any(|entry| entry == name), "{case}");
+    }
+    world.run(&["umount", "mnt"]).expect(0);
+    for (case, ..) in &cases {
+        // It comes back.
+        drop(fs::create_dir_all(low(case).join("d/sub")));
+    }
+    world.mount().expect(0);
+    for (case, _, _, name) in &cases {
+        let left: Vec<_> = listed(case).into_iter().filter(|entry| entry == name || entry == "d").collect();
+        assert!(left.is_empty(), "{case}: {left:?} is back");
+    }
+    world.run(&["umount", "mnt"]).expect(0);
+}
+
 /// While nothing is mounted, something else comes to the path of what was changed, and its number to another path.
 #[test]
 fn what_has_the_number_of_something_that_was_changed_is_another_thing() {

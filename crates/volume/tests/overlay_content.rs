@@ -226,6 +226,23 @@ fn zeros_are_noted_as_long_as_there_is_room_and_then_written() {
     assert_eq!(file.seek_data(0).unwrap_err().kind(), ErrorKind::NoData, "and nothing of it takes space");
 }
 
+#[test]
+fn what_was_punched_takes_no_space() {
+    let pair = long();
+    let blocks = |overlay: &Overlay| overlay.stat("long").blocks as usize;
+    let full = {
+        let overlay = pair.open();
+        let full = blocks(&overlay);
+        overlay.file("long").allocate(0, LONG as u64 / 2, AllocateMode::PunchHole).unwrap();
+        assert_eq!(blocks(&overlay), full - LONG / 2 / 512);
+        full
+    };
+    let overlay = pair.open();
+    assert_eq!(blocks(&overlay), full - LONG / 2 / 512, "opened anew");
+    overlay.file("long").allocate(0, LONG as u64, AllocateMode::PunchHole).unwrap();
+    assert_eq!(blocks(&overlay), 0);
+}
+
 /// The kernel keeps the times of what it writes to, and sets them itself.
 #[test]
 fn what_keeps_times_keeps_them_in_all_that_a_hole_may_need() {

@@ -307,3 +307,42 @@ fn where_numbers_are_made_up_the_path_tells() {
         assert_eq!(told, ["/d3/f", "/d5/x", "/moved"]);
     }
 }
+
+/// Of a path that is noted in pieces, none is taken for that of what has its number later.
+#[test]
+fn where_numbers_are_made_up_a_path_in_pieces_tells() {
+    let bench = Bench::new();
+    let steps = |from: &str| (0..12).map(|level| format!("/{from}{level:0>199}")).collect::<String>();
+    let path = |tree: &str| format!("{tree}{}{}/f", steps("x"), steps("y"));
+    let content = |tree: &str| tree.repeat(10_000).into_bytes();
+    for tree in ["a", "b"] {
+        // The host takes no path that is so long.
+        bench.write(&format!("lower{}/f", steps("y")), &tree.repeat(10_000));
+        fs::create_dir_all(bench.low(&format!("{tree}{}", steps("x")))).unwrap();
+        let first = &steps("y")[..201];
+        bench.rename(&format!("lower{first}"), &format!("{tree}{}{first}", steps("x")));
+        bench.write(&format!("{tree}/only-{tree}"), tree);
+    }
+    fs::remove_dir(bench.low("lower")).unwrap();
+    // Each time the one that is met first has the numbers.
+    let open = |first: &str| {
+        let store = DirStore::open_as_lower(bench.folder.path()).unwrap();
+        let lower: Arc<dyn Store> = Arc::new(MadeUp { store, met: Mutex::new(vec![Ino::ROOT]) });
+        lower.at(&path(first));
+        over(&lower, &bench.upper)
+    };
+    for tree in ["a", "b"] {
+        open(tree).file(&path(tree)).write_at(&[(0, b"changed")]).unwrap();
+    }
+    for first in ["a", "b"] {
+        let overlay = open(first);
+        for tree in ["a", "b"] {
+            let changed = [&b"changed"[..], &content(tree)[7..]].concat();
+            assert_eq!(overlay.content(&path(tree)), changed, "{tree}, {first} first");
+        }
+        let mut told = Vec::new();
+        let unknown = overlay.changes(&mut |change| told.push(String::from_utf8(change.path).unwrap())).unwrap();
+        assert!(unknown.is_empty(), "{unknown:?}");
+        assert_eq!(told, ["a", "b"].map(|tree| format!("/{}", path(tree))));
+    }
+}

@@ -330,6 +330,60 @@ fn a_folder_that_changes_underneath_is_stale() {
     assert_eq!(buf[0], b'x', "what is above can be read");
 }
 
+/// By the name under which it is known, and with all that holds nothing: then it does not show again.
+#[test]
+fn what_a_folder_lost_is_removed_and_stays_away() {
+    let folder = scratch();
+    let low = |path: &str| folder.path().join(path);
+    for dir in ["gone/sub", "held/sub/deeper", "file", "other"] {
+        std::fs::create_dir_all(low(dir)).unwrap();
+        std::fs::write(low(dir).join("f"), dir).unwrap();
+    }
+    for file in ["dir", "one"] {
+        std::fs::write(low(file), file).unwrap();
+    }
+    std::fs::hard_link(low("one"), low("two")).unwrap();
+    let lower: Arc<dyn Store> = Arc::new(DirStore::open(folder.path(), true).unwrap());
+    let upper = World::new();
+    let overlay = over(&lower, &upper);
+    let known = ["gone/sub/f", "file/f", "other/f", "dir", "one"].map(|path| overlay.at(path));
+    let (gone, sub) = (overlay.at("gone"), overlay.at("gone/sub"));
+    overlay.put("held/sub/deeper/new", b"new");
+
+    for dir in ["gone", "held", "file", "other"] {
+        std::fs::remove_dir_all(low(dir)).unwrap();
+    }
+    std::fs::write(low("file"), "a file").unwrap();
+    std::fs::create_dir(low("other")).unwrap();
+    std::fs::write(low("other/strange"), "another folder").unwrap();
+    std::fs::remove_file(low("dir")).unwrap();
+    std::fs::create_dir(low("dir")).unwrap();
+    std::fs::write(low("one"), "changed").unwrap();
+
+    assert!(overlay.unlink(sub, name("f")).unwrap_err().is_not_found(), "nothing is left to be hidden");
+    assert!(overlay.rmdir(gone, name("sub")).unwrap_err().is_not_found());
+    for dir in ["gone", "file", "other"] {
+        overlay.rmdir(Ino::ROOT, name(dir)).unwrap_or_else(|e| panic!("{dir}: {e}"));
+    }
+    for file in ["dir", "one"] {
+        overlay.unlink(Ino::ROOT, name(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
+    }
+    assert_eq!(overlay.rmdir(Ino::ROOT, name("held")).unwrap_err().kind(), ErrorKind::NotEmpty);
+    assert_eq!(overlay.content("held/sub/deeper/new"), b"new", "nothing of it went");
+    overlay.rm("held/sub/deeper/new");
+    overlay.rmdir(Ino::ROOT, name("held")).unwrap();
+    assert!(overlay.rmdir(Ino::ROOT, name("held")).unwrap_err().is_not_found());
+    assert_eq!(overlay.names(""), ["two"]);
+    known.into_iter().chain([gone, sub]).for_each(|ino| overlay.forget(ino));
+    drop(overlay);
+
+    for dir in ["gone", "held/sub"] {
+        std::fs::create_dir_all(low(dir)).unwrap();
+    }
+    assert_eq!(over(&lower, &upper).names(""), ["two"]);
+    assert_eq!(upper.tree.verify().unwrap().problems, [""; 0]);
+}
+
 /// What would go by without the lower fails all the same once that changed: the rest of the file is lost to whoever goes on.
 #[test]
 fn a_file_that_changed_underneath_is_stale_to_whatever_comes_next() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use adit_core::ErrorKind;
 use adit_core::overlay::{Change, Changed, Overlay};
 use adit_core::store::Store;
-use adit_core::types::{FileName, Ino, Kind, RenameFlags, SetAttr, SetTime, Timestamp};
+use adit_core::types::{FileName, Ino, Kind, RenameFlags, SetAttr, SetTime, Timestamp, XattrName, XattrSet};
 use adit_volume::tree::MAIN;
 use adit_volume::{Source, VolumeStore};
 use overlay::volume::{Failing, World, name, new};
@@ -93,6 +93,38 @@ fn a_directory_made_in_the_place_of_another_shows_nothing_of_it() {
     }
     let overlay = pair.open();
     assert_eq!((overlay.names("d"), overlay.content("d/a")), (vec!["a".to_owned()], b"new".to_vec()));
+}
+
+/// As on any other filesystem: whoever has it open goes on.
+#[test]
+fn a_directory_of_the_lower_is_changed_after_it_was_removed() {
+    let pair = Pair::new(|lower| {
+        lower.dir("d");
+        lower.dir("replaced");
+    });
+    {
+        let overlay = pair.open();
+        let both = [overlay.at("d"), overlay.at("replaced")];
+        overlay.rmdir(Ino::ROOT, name("d")).unwrap();
+        overlay.dir("other");
+        overlay.mv("other", "replaced").unwrap();
+        for ino in both {
+            let past = Timestamp { secs: 5, nanos: 6 };
+            let set = SetAttr { perm: Some(0o711), uid: Some(7), mtime: Some(SetTime::At(past)), ..SetAttr::default() };
+            let attr = overlay.setattr(ino, &set).unwrap();
+            assert_eq!((attr.ino, attr.perm, attr.uid, attr.mtime, attr.nlink), (ino, 0o711, 7, past, 0));
+            let xattr = XattrName::new(b"user.a").unwrap();
+            overlay.set_xattr(ino, xattr, b"1", XattrSet::Create).unwrap();
+            assert_eq!(overlay.xattr(ino, xattr).unwrap(), b"1");
+            let mut entries = 0;
+            overlay.read_dir(ino, 0, &mut |_| (entries += 1, ControlFlow::Continue(())).1).unwrap();
+            assert_eq!(entries, 0);
+            assert!(overlay.mkdir(ino, name("f"), &new(0o644)).unwrap_err().is_not_found());
+            overlay.forget(ino);
+        }
+    }
+    assert_eq!(pair.open().names(""), ["replaced"]);
+    assert_eq!(pair.upper.tree.verify().unwrap().problems, [""; 0]);
 }
 
 #[test]

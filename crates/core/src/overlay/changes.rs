@@ -277,17 +277,23 @@ impl Shared {
             return Ok(None);
         }
         let kind = attr.kind;
-        let origin = self.origin(held.ino)?;
+        let origin = match self.origin(held.ino)? {
+            Some(origin) => {
+                let path = self.path_below(&origin.way)?;
+                Some((origin, path))
+            }
+            None => None,
+        };
         // What has several names below is told with the index; its names up here are new, unless one was given back.
         let linked = self.own_xattr(held.ino, Own::Links)?.is_some();
-        let is_told = |origin: &Origin| {
+        let is_told = |(origin, path): &(Origin, Names)| {
             let is_name = beneath.as_ref().is_some_and(|(attr, _)| self.lower.is_same(&origin.print, attr));
-            is_name || lower_path.as_ref() == Some(&origin.path)
+            is_name || lower_path.as_ref() == Some(path)
         };
         if linked && origin.as_ref().is_some_and(is_told) {
             return Ok(None);
         }
-        let Some(origin) = origin.filter(|_| !linked) else {
+        let Some((origin, origin_path)) = origin.filter(|_| !linked) else {
             match hides {
                 Some((hidden, Some(Kind::File))) if kind == Kind::File && !linked => {
                     found.tell(&path, kind, Changed::Content);
@@ -301,29 +307,29 @@ impl Shared {
             let todo = Todo { upper: held, path, below: None, lower_path: None, opaque: false };
             return Ok((kind == Kind::Directory).then_some(todo));
         };
-        let in_place = lower_path.as_ref() == Some(&origin.path);
-        let Some(below) = self.origin_below(&origin, beneath.filter(|_| in_place))? else {
-            return self.look_at_orphan(held, (path, kind), (origin, hides), found);
+        let in_place = lower_path.as_ref() == Some(&origin_path);
+        let Some(below) = self.origin_below((&origin, &origin_path), beneath.filter(|_| in_place))? else {
+            return self.look_at_orphan(held, (path, kind), (origin_path, hides), found);
         };
         if !in_place {
             found.hidden.extend(hides);
         }
         let what = if found.names_only { None } else { self.compare(held.ino, &attr, &below)? };
         if kind != Kind::Directory && !in_place {
-            found.elsewhere.push(Elsewhere { upper: held.ino, path, kind, origin: origin.path, what });
+            found.elsewhere.push(Elsewhere { upper: held.ino, path, kind, origin: origin_path, what });
             return Ok(None);
         }
         if in_place {
             found.in_place.insert(held.ino);
         } else {
-            found.tell(&path, kind, Changed::Renamed(joined(&origin.path)));
-            found.moved.insert(origin.path.clone());
-            found.moved_directories.insert(origin.path.clone(), path.clone());
+            found.tell(&path, kind, Changed::Renamed(joined(&origin_path)));
+            found.moved.insert(origin_path.clone());
+            found.moved_directories.insert(origin_path.clone(), path.clone());
         }
         if let Some(what) = what {
             found.tell(&path, kind, what);
         }
-        let (opaque, below, lower_path) = (origin.opaque, Some(below), Some(origin.path));
+        let (opaque, below, lower_path) = (origin.opaque, Some(below), Some(origin_path));
         Ok((kind == Kind::Directory).then_some(Todo { upper: held, path, below, lower_path, opaque }))
     }
 
@@ -333,46 +339,64 @@ impl Shared {
         &self,
         upper: Held,
         (path, kind): (Names, Kind),
-        (origin, hides): (Origin, Option<(Names, Option<Kind>)>),
+        (origin, hides): (Names, Option<(Names, Option<Kind>)>),
         found: &mut Found,
     ) -> Result<Option<Todo>> {
         let is_directory = kind == Kind::Directory;
         let is_file = matches!(hides, Some((_, Some(Kind::File)))) && kind == Kind::File;
         if is_directory || self.own_xattr(upper.ino, Own::Content)?.is_some() {
-            found.miss(&path, kind, missing(&origin.path));
+            found.miss(&path, kind, missing(&origin));
         } else {
             found.tell(&path, kind, if is_file { Changed::Content } else { Changed::Added });
         }
         // What is there instead is hidden, and told by that if it is of the same kind.
         found.hidden.extend(hides.map(|(path, hidden)| (path, hidden.filter(|hidden| *hidden != kind))));
-        let todo = Todo { upper, path, below: None, lower_path: Some(origin.path), opaque: false };
+        let todo = Todo { upper, path, below: None, lower_path: Some(origin), opaque: false };
         Ok(is_directory.then_some(todo))
     }
 
-    /// The object of the lower that an origin is about, which may have been found already; `None` if it is not there any more, or
-    /// not what it was.
-    fn origin_below(&self, origin: &Origin, found: Option<(Attr, Held)>) -> Result<Option<Held>> {
+    /// The object of the lower that an origin with this path is about, which may have been found already; `None` if it is not there
+    /// any more, or not what it was.
+    fn origin_below(&self, (origin, path): (&Origin, &Names), found: Option<(Attr, Held)>) -> Result<Option<Held>> {
         let found = match found {
             Some(found) => Some(found),
-            None => self.at_origin(origin, None)?,
+            None => self.at_path_below(path)?,
         };
         Ok(found.filter(|(attr, _)| self.lower.is_same(&origin.print, attr)).map(|(_, held)| held))
     }
 
-    /// What the lower has at an origin's path, which is not looked for from the root if it is in a directory that is known.
-    pub(super) fn at_origin(&self, origin: &Origin, beside: Option<&Beside<'_>>) -> Result<Option<(Attr, Held)>> {
+    /// What the lower has at a path.
+    pub(super) fn at_path_below(&self, path: &[Vec<u8>]) -> Result<Option<(Attr, Held)>> {
         let root = self.lower.root();
-        let known = beside.and_then(|dir| Some((dir.held, origin.path.strip_prefix(&*dir.path)?.split_first()?)));
-        let from_root = || origin.path.split_first().map(|names| (&root, names));
-        let Some((dir, (first, names))) = known.or_else(from_root) else {
+        if path.is_empty() {
             return Ok(Some((self.lower.store.getattr(Ino::ROOT)?, root)));
-        };
-        let mut found = self.find_below(dir, first)?;
-        for name in names {
-            let Some((_, dir)) = found else { return Ok(None) };
-            found = self.find_below(&dir, name)?;
+        }
+        self.find_in(&root, path)
+    }
+
+    /// What `names`, of which there is one at least, lead to from a directory of the lower.
+    fn find_in(&self, dir: &Held, names: &[Vec<u8>]) -> Result<Option<(Attr, Held)>> {
+        let mut found: Option<(Attr, Held)> = None;
+        for (at, name) in names.iter().enumerate() {
+            let dir = match &found {
+                Some((_, dir)) => dir,
+                None if at == 0 => dir,
+                None => return Ok(None),
+            };
+            found = self.find_below(dir, name)?;
         }
         Ok(found)
+    }
+
+    /// What the lower has at an origin's path, which is not looked for from the root if it is in a directory that is known.
+    pub(super) fn at_origin(&self, origin: &Origin, beside: Option<&Beside<'_>>) -> Result<Option<(Attr, Held)>> {
+        if let Some(dir) = beside
+            && let Some(names) = self.names_from(&dir.way, &origin.way)?.filter(|names| !names.is_empty())
+        {
+            // A step or so, where the whole path would be walked for each directory of a deep tree.
+            return self.find_in(dir.held, &names);
+        }
+        self.at_path_below(&self.path_below(&origin.way)?)
     }
 
     /// The object of the lower that an origin is about.
@@ -380,7 +404,8 @@ impl Shared {
     /// # Errors
     /// `Stale`, naming its path, if it is not there any more, or not what it was.
     pub(super) fn follow(&self, origin: &Origin) -> Result<Held> {
-        self.origin_below(origin, None)?.ok_or_else(|| missing(&origin.path))
+        let path = self.path_below(&origin.way)?;
+        self.origin_below((origin, &path), None)?.ok_or_else(|| missing(&path))
     }
 
     /// Files that had several names below: their copies have none up here, unless they were given one. They changed under each name
@@ -391,14 +416,15 @@ impl Shared {
         for name in self.names_in(index)? {
             let Some((attr, held)) = self.upper.find(index, name_of(&name)?)? else { continue };
             let Some(origin) = self.origin(held.ino)? else { continue };
-            let Some(below) = self.origin_below(&origin, None)? else {
-                let path = found.shown(&origin.path).unwrap_or_else(|| origin.path.clone());
-                found.miss(&path, attr.kind, missing(&origin.path));
+            let near = self.path_below(&origin.way)?;
+            let Some(below) = self.origin_below((&origin, &near), None)? else {
+                let path = found.shown(&near).unwrap_or_else(|| near.clone());
+                found.miss(&path, attr.kind, missing(&near));
                 continue;
             };
             if let Some(what) = self.compare(held.ino, &attr, &below)? {
                 let count = self.lower.store.getattr(below.ino)?.nlink;
-                changed.insert(below.ino, (Linked { count, near: origin.path }, attr.kind, what));
+                changed.insert(below.ino, (Linked { count, near }, attr.kind, what));
             }
         }
         let wanted = changed.iter().map(|(&ino, (linked, ..))| (ino, linked.clone())).collect();

@@ -207,8 +207,9 @@ impl Pair<'_> {
         let Some(now) = self.new.at(path)? else { return Ok(None) };
         let Some(upper) = now.node.upper() else { return Ok(None) };
         let Some(origin) = self.new.origin(upper)? else { return Ok(None) };
-        let before = self.old.at(&origin.path)?;
-        Ok(before.filter(|before| before.attr.ino == now.attr.ino).map(|_| origin.path))
+        let origin = self.new.path_below(&origin.way)?;
+        let before = self.old.at(&origin)?;
+        Ok(before.filter(|before| before.attr.ino == now.attr.ino).map(|_| origin))
     }
 
     /// The inode of the upper at `path`, of which the upper tells that something changed there, if that is the inode: it was there
@@ -228,12 +229,12 @@ impl Pair<'_> {
     fn indexed(&self, name: &[u8], places: &mut Places) -> Result<()> {
         let find = |of: &Shared| -> Result<_> { of.upper.find(of.layout.index.ino, name_of(name)?) };
         let (old, new) = (find(self.old)?, find(self.new)?);
-        let origin = match (&old, &new) {
-            (_, Some((_, copy))) => self.new.origin(copy.ino)?,
-            (Some((_, copy)), None) => self.old.origin(copy.ino)?,
-            (None, None) => None,
+        let (of, copy) = match (&old, &new) {
+            (_, Some((_, copy))) => (self.new, copy),
+            (Some((_, copy)), None) => (self.old, copy),
+            (None, None) => return Ok(()),
         };
-        let Some(origin) = origin else { return Ok(()) };
+        let Some(origin) = of.origin(copy.ino)? else { return Ok(()) };
         let touched = match (&old, &new) {
             (Some((_, old)), Some((_, new))) => {
                 let links = |of: &Shared, copy: &Held| of.own_xattr(copy.ino, Own::Links);
@@ -247,9 +248,9 @@ impl Pair<'_> {
             (None, None) => false,
         };
         if touched {
-            let below = self.new.follow(&origin)?.ino;
-            let count = self.new.lower.store.getattr(below)?.nlink;
-            places.linked.insert(below, Linked { count, near: origin.path });
+            let below = of.follow(&origin)?;
+            let count = of.lower.store.getattr(below.ino)?.nlink;
+            places.linked.insert(below.ino, Linked { count, near: of.path_below(&origin.way)? });
         }
         Ok(())
     }

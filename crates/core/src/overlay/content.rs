@@ -159,7 +159,7 @@ impl Shared {
 
     /// Notes that a transaction changed the extent, and maybe blocks.
     pub fn set_extent(&self, work: &Work<'_>, extent: Option<Extent>) {
-        work.node.state().valid = extent.as_ref().map_or(0, |extent| extent.valid);
+        work.node.state().below_len = extent.as_ref().map_or(0, Extent::len);
         let mut loaded = work.content.loaded.write();
         match (&mut *loaded, extent) {
             (Loaded::Both(map), Some(extent)) => {

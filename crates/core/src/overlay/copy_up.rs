@@ -11,7 +11,7 @@ use super::content::times_of;
 use super::layer::Learning;
 use super::node::{Node, Place};
 use super::record::{self, Extent, Fingerprint, Origin, Own};
-use super::{OWN, Shared, name_of};
+use super::{OWN, Purpose, Shared, name_of};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::{NewNode, Store};
 use crate::transaction::{Transaction, Transactional};
@@ -137,19 +137,18 @@ pub(super) fn unseen(
 }
 
 impl Shared {
-    /// Reads what a copy of `node` needs.
+    /// Reads what a copy of `node` needs, and notes the anchors of its way.
     ///
     /// # Errors
-    /// `Stale` if the lower changed; what the lower says.
-    pub fn plan(&self, node: &Node) -> Result<Plan> {
+    /// `Stale` if the lower changed; what the layers say.
+    pub fn plan(&self, node: &Node, purpose: Purpose) -> Result<Plan> {
         let looks = Looks::of(&*self.lower.store, self.below(node)?.held.ino).map_err(|e| self.of_below(node, e))?;
         self.check_below(node)?;
         looks.check_len(&*self.joined).map_err(|e| e.on("copy up", format!("inode {}", node.ino.0)))?;
         let place = node.place().ok_or(ErrorKind::Stale)?;
-        let mut path = self.lower_path(&place.dir)?;
-        path.push(place.name.to_vec());
+        let way = self.note_way(&place, purpose)?;
         let print = Fingerprint::of(&looks.attr);
-        let origin = Origin { print, opaque: false, path }.encode()?;
+        let origin = Origin { print, opaque: false, way }.encode();
         Ok(Plan { looks, origin, place, index_name: record::index_name(&print) })
     }
 
@@ -169,7 +168,12 @@ impl Shared {
     /// As [`Shared::copy`], of what loses the name at which it was found.
     pub fn copy_nameless(&self, tx: &mut dyn Transaction, node: &Node, plan: &Plan) -> Result<Ino> {
         let upper = self.make_copy(tx, node, plan)?;
-        tx.unlink(self.layout.index.ino, name_of(COPY)?)?;
+        let (index, copy) = (self.layout.index.ino, name_of(COPY)?);
+        if node.is_directory() {
+            tx.rmdir(index, copy)?
+        } else {
+            tx.unlink(index, copy)?
+        }
         plan.give_times(tx, upper)
     }
 
@@ -192,7 +196,7 @@ impl Shared {
                 state.links.get_or_insert(plan.attr().nlink);
             }
             if node.kind == Kind::File {
-                state.valid = plan.attr().size;
+                state.below_len = plan.attr().size;
                 state.blocks = Some(plan.attr().blocks);
             }
         }
@@ -207,7 +211,7 @@ impl Shared {
         work: &mut dyn FnMut(&mut dyn Transaction, Ino) -> Result<()>,
     ) -> Result<()> {
         if node.upper().is_none() {
-            let plan = self.plan(node)?;
+            let plan = self.plan(node, Purpose::Change)?;
             self.ensure_place(node, &plan)?;
             let _names = self.names.write();
             if node.upper().is_none() {
@@ -236,19 +240,15 @@ impl Shared {
     /// # Errors
     /// `NotFound` for one that was removed.
     pub fn ensure_directory(&self, dir: &Arc<Node>) -> Result<()> {
-        self.ensure_directory_by(dir, |work| self.transact(work))
+        self.ensure_directory_of(dir, Purpose::Change)
     }
 
     /// As [`Shared::ensure_directory`], for something that is to be removed from it.
     pub fn ensure_directory_for_removal(&self, dir: &Arc<Node>) -> Result<()> {
-        self.ensure_directory_by(dir, |work| self.transact_removal(work))
+        self.ensure_directory_of(dir, Purpose::Removal)
     }
 
-    fn ensure_directory_by(
-        &self,
-        dir: &Arc<Node>,
-        transact: impl Fn(&mut dyn FnMut(&mut dyn Transaction) -> Result<()>) -> Result<()>,
-    ) -> Result<()> {
+    fn ensure_directory_of(&self, dir: &Arc<Node>, purpose: Purpose) -> Result<()> {
         let mut missing = Vec::new();
         let mut at = dir.clone();
         while at.upper().is_none() {
@@ -257,7 +257,7 @@ impl Shared {
             at = place.dir;
         }
         for node in missing.into_iter().rev() {
-            let plan = self.plan(&node)?;
+            let plan = self.plan(&node, purpose)?;
             let _names = self.names.write();
             if node.upper().is_some() {
                 continue;
@@ -267,7 +267,7 @@ impl Shared {
             }
             let learning = self.upper.learning();
             let mut made = None;
-            transact(&mut |tx| {
+            self.transact_for(purpose, &mut |tx| {
                 made = Some(self.copy(tx, &node, &plan)?);
                 Ok(())
             })?;

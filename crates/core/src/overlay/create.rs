@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::find::Above;
 use super::node::{Identity, Node, State};
 use super::record::{Own, encode_links};
-use super::{Shared, numbers, too_large};
+use super::{Purpose, Shared, numbers, too_large};
 use crate::error::{ErrorKind, Result};
 use crate::store::{Created, NewNode};
 use crate::transaction::Transaction;
@@ -110,7 +110,7 @@ impl Shared {
             return self.vacant(dir, name).and_then(|_| Err(ErrorKind::NotPermitted.into()));
         }
         let plan = if node.upper().is_none() {
-            let plan = self.plan(node)?;
+            let plan = self.plan(node, Purpose::Change)?;
             self.ensure_place(node, &plan)?;
             Some(plan)
         } else {

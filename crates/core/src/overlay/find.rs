@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::changes::is_gone;
 use super::layer::Held;
 use super::node::{Below, Identity, Node, State};
-use super::record::{self, Extent, Fingerprint, Origin, Own, shown};
+use super::record::{self, Extent, Fingerprint, Origin, Own, Way, shown};
 use super::{Shared, name_of, numbers, too_large};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::Spelling;
@@ -18,10 +18,10 @@ pub(super) enum Above {
     Entry(Attr, Held),
 }
 
-/// A directory of the lower, and where it lies.
+/// A directory of the lower, and where it lies. (Its way may have more names than one that is noted.)
 pub(super) struct Beside<'n> {
     pub held: &'n Held,
-    pub path: Vec<Vec<u8>>,
+    pub way: Way,
 }
 
 /// What a name leads to.
@@ -89,12 +89,20 @@ impl Shared {
         }
         let upper = node.upper().ok_or(ErrorKind::Stale)?;
         let origin = self.origin(upper)?.ok_or(ErrorKind::Stale)?;
-        let stale = |difference: &str| {
-            log_once(node, || format!("{}: not what it was in the layer below: {difference}", shown(&origin.path)));
-            let why = "it is not what it was when it was changed above: put it back, or give another upper layer";
-            FsError::new(ErrorKind::Stale).on("read the layer below", shown(&origin.path)).because(why)
+        let stale = |difference: &str| match self.path_below(&origin.way) {
+            Ok(path) => {
+                log_once(node, || format!("{}: not what it was in the layer below: {difference}", shown(&path)));
+                let why = "it is not what it was when it was changed above: put it back, or give another upper layer";
+                FsError::new(ErrorKind::Stale).on("read the layer below", shown(&path)).because(why)
+            }
+            Err(e) => e,
         };
-        let found = self.at_origin(&origin, None).map_err(|e| e.on("read the layer below", shown(&origin.path)))?;
+        let place = node.place();
+        let beside = place.as_ref().and_then(|place| self.beside(&place.dir));
+        let found = self.at_origin(&origin, beside.as_ref()).map_err(|e| match self.path_below(&origin.way) {
+            Ok(path) => e.on("read the layer below", shown(&path)),
+            Err(e) => e,
+        })?;
         let (attr, held) = found.ok_or_else(|| stale(GONE))?;
         if !self.lower.is_same(&origin.print, &attr) {
             return Err(stale(&self.lower.difference(&origin.print, &attr)));
@@ -153,10 +161,7 @@ impl Shared {
 
     /// Where the object that `node` stands for lies in the lower.
     pub fn lower_path(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
-        let (upper, names) = node.nearest_copy().ok_or(ErrorKind::Stale)?;
-        let mut path = self.origin(upper)?.ok_or(ErrorKind::Stale)?.path;
-        path.extend(names);
-        Ok(path)
+        self.path_below(&self.way_of(node)?)
     }
 
     /// What `name` leads to in `dir`. Hold the names.
@@ -187,16 +192,15 @@ impl Shared {
     /// Where `dir` is in the lower, if that was looked for: what stands for one of its entries is found from there.
     pub fn beside<'n>(&self, dir: &'n Node) -> Option<Beside<'n>> {
         let below = dir.below()?;
-        self.lower_path(dir).ok().map(|path| Beside { held: &below.held, path })
+        self.way_of(dir).ok().map(|way| Beside { held: &below.held, way })
     }
 
-    /// The object of the lower for which an inode of the upper stands, with its attributes, if it is there and as it was.
+    /// The object of the lower for which an inode of the upper stands, with its attributes, if what was found at its path is that, as it was.
     ///
     /// What cannot be looked at counts as what is not there: a copy is shown all the same, and whoever needs something of the lower looks
     /// again, and gets the error.
-    fn standing(&self, origin: &Origin, beside: Option<&Beside<'_>>) -> Option<(Attr, Held)> {
-        let found = self.at_origin(origin, beside).ok().flatten();
-        found.filter(|(attr, _)| self.lower.is_same(&origin.print, attr))
+    pub fn standing(&self, origin: &Origin, found: Result<Option<(Attr, Held)>>) -> Option<(Attr, Held)> {
+        found.ok().flatten().filter(|(attr, _)| self.lower.is_same(&origin.print, attr))
     }
 
     /// The number of its own of an inode of the upper.
@@ -211,17 +215,22 @@ impl Shared {
             return Ok(node.ino);
         }
         match self.origin(upper)? {
-            Some(origin) => self.number_of_copy(upper, &origin, beside),
+            Some(origin) => self.number_of_copy(upper, &origin, || self.at_origin(&origin, beside)),
             None => self.own_number(upper),
         }
     }
 
-    /// As [`Shared::number_of_upper`], of one with this origin.
-    pub fn number_of_copy(&self, upper: Ino, origin: &Origin, beside: Option<&Beside<'_>>) -> Result<Ino> {
+    /// As [`Shared::number_of_upper`], of one with this origin, for which `find` finds what the lower has at its path.
+    pub fn number_of_copy(
+        &self,
+        upper: Ino,
+        origin: &Origin,
+        find: impl FnOnce() -> Result<Option<(Attr, Held)>>,
+    ) -> Result<Ino> {
         if let Some(node) = self.table.of_copy(upper) {
             return Ok(node.ino);
         }
-        match self.standing(origin, beside) {
+        match self.standing(origin, find()) {
             Some((attr, _)) => self.number_of_lower(attr.ino),
             None => self.own_number(upper),
         }
@@ -229,7 +238,7 @@ impl Shared {
 
     /// The node of an inode of the upper, which was found in `dir`. Hold the names.
     fn node_of_upper(&self, attr: &Attr, held: Held, dir: &Node) -> Result<Arc<Node>> {
-        self.node_of_copy(attr, held, |origin| self.standing(origin, self.beside(dir).as_ref()))
+        self.node_of_copy(attr, held, |origin| self.standing(origin, self.at_origin(origin, self.beside(dir).as_ref())))
     }
 
     /// The node of an inode of the upper; `standing` finds for what it stands, as [`Shared::standing`] does.
@@ -245,7 +254,7 @@ impl Shared {
         }
         let (origin, mut state) = (self.origin(upper)?, State::default());
         if origin.is_some() && attr.kind != Kind::Directory {
-            (state.links, state.valid) = self.own_counts(upper)?;
+            (state.links, state.below_len) = self.own_counts(upper)?;
         }
         let (ino, linked) = (self.own_number(upper)?, state.links.is_some());
         let mut identity = Identity { ino, kind: attr.kind, linked, from_lower: origin.is_some() };
@@ -256,7 +265,7 @@ impl Shared {
                 let (ino, print) = (self.number_of_lower(attr.ino)?, Fingerprint::of(&attr));
                 if self.table.get(ino).is_none_or(|node| node.agrees(Some(upper), Some(&print))) {
                     identity.ino = ino;
-                    state.blocks = (state.valid > 0).then_some(attr.blocks);
+                    state.blocks = (state.below_len > 0).then_some(attr.blocks);
                     below = Some(Below { held, print });
                 }
             }
@@ -264,13 +273,13 @@ impl Shared {
         self.table.get_or_make(identity, Some(held), below, state).ok_or_else(|| ErrorKind::Stale.into())
     }
 
-    /// The count of names that are shown of an inode of the upper, and how much of its content is the lower's.
+    /// The count of names that are shown of an inode of the upper, and how many bytes of its content may be the lower's.
     fn own_counts(&self, upper: Ino) -> Result<(Option<u32>, u64)> {
         let subject = format!("inode {} of the upper layer", upper.0);
         let links =
             self.own_xattr(upper, Own::Links)?.map(|value| record::decode_links(&value, &subject)).transpose()?;
         let extent = self.own_xattr(upper, Own::Content)?.map(|value| Extent::decode(&value, &subject)).transpose()?;
-        Ok((links, extent.map_or(0, |extent| extent.valid)))
+        Ok((links, extent.map_or(0, |extent| extent.len())))
     }
 
     /// The node of an object of the lower that was found under its name there. Hold the names.
@@ -301,12 +310,7 @@ impl Shared {
             };
             let Some(origin) = self.origin(copy.ino)? else { continue };
             // Copies were made without a name of their own before: such a one is found at its path all the same.
-            let is_in_place = || {
-                let parent = self.lower_path(dir)?;
-                let at = origin.path.split_last();
-                Ok::<_, FsError>(at.is_some_and(|(last, above)| *last == name.as_bytes() && *above == *parent))
-            };
-            if origin.print.matches(print) || attr.nlink == 1 && is_in_place()? {
+            if origin.print.matches(print) || attr.nlink == 1 && self.leads_to(&origin.way, dir, name.as_bytes())? {
                 return Ok(Some((attr, copy)));
             }
         }
@@ -338,11 +342,11 @@ impl Shared {
             // Nobody counts the directories of both layers; 1 is what filesystems say that do not count.
             attr.nlink = 1;
         }
-        if node.upper().is_some() && state.valid > 0 {
+        if node.upper().is_some() && state.below_len > 0 {
             // What is still the lower's takes what it takes there. Of what was copied both may count.
             let most = attr.blocks.max(attr.size.div_ceil(512).next_multiple_of(8));
-            let valid = state.valid.div_ceil(512).next_multiple_of(8);
-            attr.blocks = (attr.blocks + state.blocks.unwrap_or(valid).min(valid)).min(most);
+            let below = state.below_len.div_ceil(512).next_multiple_of(8);
+            attr.blocks = (attr.blocks + state.blocks.unwrap_or(below).min(below)).min(most);
         }
         attr
     }

@@ -12,10 +12,11 @@
 //! before it that nobody can see.
 //!
 //! **Locks**, in this order: a file's writer ([`content`]); the names (shared by who looks names up, alone for whatever
-//! changes a name or copies something up); a layer's [`layer::Learning`]; the locks of the stores; a node's state and a file's
+//! changes a name or copies something up); that of [`anchor`]s; a layer's [`layer::Learning`]; the locks of the stores; a node's state and a file's
 //! map, for moments. No call of a stranger is made with one of them held, and nothing within a transaction calls a store:
 //! the lower may be a snapshot of the volume that is the upper. Content is read without any.
 
+mod anchor;
 mod attributes;
 mod changes;
 mod compare;
@@ -61,7 +62,7 @@ use crate::types::{Caller, FileName, Ino, Kind, XattrName, XattrSet};
 use layer::{Held, Layer};
 use listing::LowerListings;
 use node::{Below, Identity, Node, State, Table};
-use record::{Fingerprint, Origin, Own};
+use record::{Fingerprint, Origin, Own, Way};
 
 /// The kind of store that it is, as its capabilities tell.
 const KIND: &str = "overlay";
@@ -125,6 +126,14 @@ impl LowerIdentity {
     }
 }
 
+/// What something is copied up for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Purpose {
+    Change,
+    /// Something is taken away: that works on a full upper as well, which keeps space back for it.
+    Removal,
+}
+
 /// What the overlay has for itself in the upper.
 struct Layout {
     index: Held,
@@ -157,6 +166,8 @@ struct Shared {
     work: Arc<Mutex<states::Work>>,
     /// Held while what commits brought is noted in the upper.
     noting: Arc<Mutex<()>>,
+    /// Held while an anchor is noted in the upper.
+    noting_anchors: Mutex<()>,
     /// Whether everything that is read of the lower has to be verified.
     reads_verified: bool,
 }
@@ -291,7 +302,7 @@ fn format(lower: &dyn Store, upper: &dyn Transactional, identity: &LowerIdentity
     let root = copy_up::Looks::of(lower, Ino::ROOT)?;
     root.check_len(upper)?;
     let identity = record::encode_root(identity)?;
-    let origin = Origin { print: Fingerprint::of(&root.attr), opaque: false, path: Vec::new() }.encode()?;
+    let origin = Origin { print: Fingerprint::of(&root.attr), opaque: false, way: Way::default() }.encode();
     upper.transact(&mut |tx| {
         tx.mkdir(Ino::ROOT, name_of(names::INDEX)?, &OWN)?;
         tx.mknod(Ino::ROOT, name_of(names::WHITEOUT)?, Kind::CharDevice, 0, &OWN)?;
@@ -353,6 +364,7 @@ impl Shared {
             counters: Arc::default(),
             work: Arc::default(),
             noting: Arc::default(),
+            noting_anchors: Mutex::default(),
             reads_verified,
         })
     }
@@ -381,12 +393,19 @@ impl Shared {
         self.joined.transact(work)
     }
 
-    /// As [`Shared::transact`], for what takes something away: it works on a full upper as well.
-    fn transact_removal(&self, work: &mut dyn FnMut(&mut dyn Transaction) -> Result<()>) -> Result<()> {
+    /// As [`Shared::transact`], for a purpose.
+    fn transact_for(&self, purpose: Purpose, work: &mut dyn FnMut(&mut dyn Transaction) -> Result<()>) -> Result<()> {
         self.joined.transact(&mut |tx| {
-            tx.takes_away();
+            if purpose == Purpose::Removal {
+                tx.takes_away();
+            }
             work(tx)
         })
+    }
+
+    /// As [`Shared::transact`], for what takes something away.
+    fn transact_removal(&self, work: &mut dyn FnMut(&mut dyn Transaction) -> Result<()>) -> Result<()> {
+        self.transact_for(Purpose::Removal, work)
     }
 
     /// The number under which the lower's `ino` is shown.

@@ -38,8 +38,8 @@ pub(super) struct State {
     pub opaque: bool,
     /// Names that are shown, where the upper's own count says something else.
     pub links: Option<u32>,
-    /// How much of the content is the lower's; see [`super::record::Extent`]. Only for `stat`.
-    pub valid: u64,
+    /// Bytes of the content that may be the lower's; see [`super::record::Extent`]. Only for `stat`.
+    pub below_len: u64,
     /// Units of 512 bytes that the whole file takes in the lower, if that is known. Likewise.
     pub blocks: Option<u64>,
     /// It was logged that the lower changed.
@@ -308,6 +308,21 @@ impl Table {
         if shard.get(&ino).is_some_and(|slot| slot.node.strong_count() == 0) {
             shard.remove(&ino);
         }
+    }
+
+    /// Nodes that the engine knows, and that were found last under a name of a directory. It looks at all.
+    pub fn known_at(&self, dir: &Arc<Node>, name: &[u8]) -> Vec<Arc<Node>> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            // With the shard free: the last use of a node looks for its slot.
+            let known: Vec<Arc<Node>> = shard.lock().values().filter_map(|slot| slot.known.clone()).collect();
+            found.extend(known.into_iter().filter(|node| {
+                let state = node.state();
+                let there = |place: &Place| Arc::ptr_eq(&place.dir, dir) && *place.name == *name;
+                !state.removed && state.place.as_ref().is_some_and(there)
+            }));
+        }
+        found
     }
 
     /// Nodes that there are.

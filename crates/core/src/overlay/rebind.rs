@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::changes::{Names, child, is_gone};
 use super::layer::{Held, Layer};
 use super::record::{Origin, Own, shown};
-use super::{LowerIdentity, Overlay, name_of, names, record};
+use super::{LowerIdentity, Overlay, anchor, name_of, names, record};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::Store;
 use crate::types::{Attr, Ino, Kind, XattrSet};
@@ -57,6 +57,7 @@ fn fit(lower: &Arc<Layer>, upper: &Arc<Layer>) -> Result<Fit> {
     };
     let whiteout = part(names::WHITEOUT)?;
     let (tree, index) = (part(names::TREE)?, part(names::INDEX)?);
+    let index_ino = index.ino;
     // With where the lower has what a directory shows of it.
     let mut todo = vec![(tree, Some(Names::new())), (index, None)];
     while let Some((dir, below)) = todo.pop() {
@@ -84,12 +85,13 @@ fn fit(lower: &Arc<Layer>, upper: &Arc<Layer>) -> Result<Fit> {
             };
             if let Some(value) = value {
                 let origin = Origin::decode(&value, &format!("inode {} of the upper layer", held.ino.0))?;
-                if is_there(lower, &origin)? {
+                let path = anchor::path(upper, index_ino, &origin.way)?;
+                if is_there(lower, &origin, &path)? {
                     fit.same += 1;
                     fit.same_files += u64::from(attr.kind != Kind::Directory);
-                    shows = Some(origin.path);
+                    shows = Some(path);
                 } else {
-                    fit.other.push(shown(&origin.path));
+                    fit.other.push(shown(&path));
                 }
             }
             if attr.kind == Kind::Directory {
@@ -103,11 +105,11 @@ fn fit(lower: &Arc<Layer>, upper: &Arc<Layer>) -> Result<Fit> {
     Ok(fit)
 }
 
-/// Whether the lower has what an origin is about.
-fn is_there(lower: &Arc<Layer>, origin: &Origin) -> Result<bool> {
-    Ok(match find(lower, &origin.path)? {
+/// Whether the lower has what an origin with this path is about.
+fn is_there(lower: &Arc<Layer>, origin: &Origin, path: &Names) -> Result<bool> {
+    Ok(match find(lower, path)? {
         Some(attr) => lower.is_same(&origin.print, &attr),
-        None => origin.path.is_empty(),
+        None => path.is_empty(),
     })
 }
 

@@ -21,6 +21,9 @@ const INOS_END: u64 = 1 << 62;
 /// Longest value that is written, in bytes: what the volume has room for.
 const VALUE_LEN_MAX_BYTES: usize = 8000;
 
+/// Longest names of a [`Way`], each with its length, in bytes. No path that a program can name at once takes more.
+const WAY_LEN_MAX_BYTES: usize = 4096;
+
 /// Attributes of the overlay's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Own {
@@ -34,6 +37,8 @@ pub(super) enum Own {
     Links,
     /// Of which blocks it is not known whether they were copied up as they should be.
     Unproved,
+    /// On an anchor: where its directory lies in the lower.
+    Anchor,
 }
 
 impl Own {
@@ -44,6 +49,7 @@ impl Own {
             Own::Content => b"trusted.adit.overlay.content",
             Own::Links => b"trusted.adit.overlay.links",
             Own::Unproved => b"trusted.adit.overlay.unproved",
+            Own::Anchor => b"trusted.adit.overlay.anchor",
         };
         XattrName::new(name).expect("a literal without NUL")
     }
@@ -85,6 +91,18 @@ impl Fingerprint {
     }
 }
 
+/// The number of an anchor, which is its name too: see [`super::anchor`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct AnchorId(pub u64);
+
+/// Where something lies in the lower.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Way {
+    /// The anchor of the directory from which the names lead; `None`: the root.
+    pub anchor: Option<AnchorId>,
+    pub names: Vec<Vec<u8>>,
+}
+
 /// An object of the lower that an inode of the upper stands for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Origin {
@@ -92,7 +110,7 @@ pub(super) struct Origin {
     /// Names of the lower directory are not shown any more.
     pub opaque: bool,
     /// Where it lies in the lower.
-    pub path: Vec<Vec<u8>>,
+    pub way: Way,
 }
 
 /// How much of a file's content is still the lower's.
@@ -109,6 +127,7 @@ const KINDS: [Kind; 7] =
     [Kind::File, Kind::Directory, Kind::Symlink, Kind::BlockDevice, Kind::CharDevice, Kind::Fifo, Kind::Socket];
 
 const OPAQUE: u8 = 1;
+const ANCHORED: u8 = 2;
 
 /// Bytes that are read front to back.
 struct Reader<'b>(&'b [u8]);
@@ -202,30 +221,70 @@ pub(super) fn decode_root(value: &[u8]) -> Result<LowerIdentity> {
     parse().ok_or_else(|| damage(Own::Root, "the root of the upper"))
 }
 
-impl Origin {
-    /// Its value.
-    ///
-    /// # Errors
-    /// `NameTooLong` for a path that does not fit.
-    pub fn encode(&self) -> Result<Vec<u8>> {
-        let kind = KINDS.iter().position(|&kind| kind == self.print.kind).unwrap_or(0) as u8 + 1;
-        let mut out = vec![VERSION, kind, if self.opaque { OPAQUE } else { 0 }];
-        out.extend(self.print.ino.0.to_le_bytes());
-        out.extend(self.print.size.to_le_bytes());
-        time(&mut out, self.print.mtime);
-        time(&mut out, self.print.ctime);
-        // One that does not fit is too long for the value as well.
-        out.extend(u16::try_from(self.path.len()).unwrap_or(u16::MAX).to_le_bytes());
-        for name in &self.path {
+impl Way {
+    /// Whether a further name fits into it. Only one without names has room for every name.
+    pub fn has_room(&self, name: &[u8]) -> bool {
+        self.names.iter().map(|name| 1 + name.len()).sum::<usize>() + 1 + name.len() <= WAY_LEN_MAX_BYTES
+    }
+
+    fn flags(&self) -> u8 {
+        if self.anchor.is_some() { ANCHORED } else { 0 }
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend(self.anchor.iter().flat_map(|anchor| anchor.0.to_le_bytes()));
+        // Of names for which there is room there are not too many.
+        out.extend((self.names.len() as u16).to_le_bytes());
+        for name in &self.names {
             // A name has at most 255 bytes.
             out.push(name.len() as u8);
             out.extend(name);
         }
-        if out.len() > VALUE_LEN_MAX_BYTES {
-            let why = "the path in the layer below is too long to be noted: change what is above it first";
-            return Err(FsError::new(ErrorKind::NameTooLong).on("copy up", shown(&self.path)).because(why));
+    }
+
+    /// The rest of a value that began with these flags.
+    fn take(from: &mut Reader<'_>, flags: u8) -> Option<Way> {
+        let anchor = if flags & ANCHORED == 0 { None } else { Some(AnchorId(from.u64()?)) };
+        let mut names = Vec::new();
+        for _ in 0..from.u16()? {
+            let len = from.u8()?;
+            names.push(FileName::new(from.take(len.into())?).ok()?.as_bytes().to_vec());
         }
-        Ok(out)
+        from.end()?;
+        Some(Way { anchor, names })
+    }
+
+    /// The value of an anchor.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION, self.flags()];
+        self.put(&mut out);
+        out
+    }
+
+    /// # Errors
+    /// `Corrupt`, of `subject`.
+    pub fn decode(value: &[u8], subject: &str) -> Result<Way> {
+        let parse = || {
+            let mut from = Reader(value);
+            from.version()?;
+            let flags = from.u8().filter(|&flags| flags & !ANCHORED == 0)?;
+            Way::take(&mut from, flags)
+        };
+        parse().ok_or_else(|| damage(Own::Anchor, subject))
+    }
+}
+
+impl Origin {
+    /// Its value.
+    pub fn encode(&self) -> Vec<u8> {
+        let kind = KINDS.iter().position(|&kind| kind == self.print.kind).unwrap_or(0) as u8 + 1;
+        let mut out = vec![VERSION, kind, self.way.flags() | if self.opaque { OPAQUE } else { 0 }];
+        out.extend(self.print.ino.0.to_le_bytes());
+        out.extend(self.print.size.to_le_bytes());
+        time(&mut out, self.print.mtime);
+        time(&mut out, self.print.ctime);
+        self.way.put(&mut out);
+        out
     }
 
     /// # Errors
@@ -235,23 +294,23 @@ impl Origin {
             let mut from = Reader(value);
             from.version()?;
             let kind = *KINDS.get(usize::from(from.u8()?).checked_sub(1)?)?;
-            let flags = from.u8().filter(|&flags| flags & !OPAQUE == 0)?;
-            let ino = from.u64().filter(|&ino| ino != 0 && ino < INOS_END)?;
+            let flags = from.u8().filter(|&flags| flags & !(OPAQUE | ANCHORED) == 0)?;
+            let ino = from.u64().filter(|&ino| ino != 0 && ino < INOS_END).map(Ino)?;
             let (size, mtime, ctime) = (from.u64()?, from.time()?, from.time()?);
-            let mut path = Vec::new();
-            for _ in 0..from.u16()? {
-                let len = from.u8()?;
-                path.push(FileName::new(from.take(len.into())?).ok()?.as_bytes().to_vec());
-            }
-            from.end()?;
-            let print = Fingerprint { ino: Ino(ino), kind, size, mtime, ctime };
-            Some(Origin { print, opaque: flags & OPAQUE != 0, path })
+            let print = Fingerprint { ino, kind, size, mtime, ctime };
+            Some(Origin { print, opaque: flags & OPAQUE != 0, way: Way::take(&mut from, flags)? })
         };
         parse().ok_or_else(|| damage(Own::Origin, subject))
     }
 }
 
 impl Extent {
+    /// Bytes that may still be the lower's.
+    pub fn len(&self) -> u64 {
+        let bytes = |blocks: &std::ops::Range<u64>| (blocks.end * BLOCK).min(self.valid) - blocks.start * BLOCK;
+        self.valid - self.zeros.iter().map(bytes).sum::<u64>()
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.extend(self.valid.to_le_bytes());
@@ -363,7 +422,10 @@ pub(super) fn fuzz(data: &[u8]) {
         assert!(encode_root(&lower).map_or(data.len() > VALUE_LEN_MAX_BYTES, |value| value == data));
     }
     if let Ok(origin) = Origin::decode(data, "fuzz") {
-        assert!(origin.encode().map_or(data.len() > VALUE_LEN_MAX_BYTES, |value| value == data));
+        assert_eq!(origin.encode(), data);
+    }
+    if let Ok(way) = Way::decode(data, "fuzz") {
+        assert_eq!(way.encode(), data);
     }
     if let Ok(extent) = Extent::decode(data, "fuzz") {
         assert_eq!(extent.encode(), data);
@@ -405,13 +467,13 @@ mod tests {
         let time = |secs, nanos| Timestamp { secs, nanos };
         let (mtime, ctime) = (time(1, 2), time(-1, 3));
         let print = Fingerprint { ino: Ino(0x1234), kind: Kind::File, size: 5000, mtime, ctime };
-        Origin { print, opaque: false, path: vec![b"d".to_vec(), b"name".to_vec()] }
+        Origin { print, opaque: false, way: Way { anchor: None, names: vec![b"d".to_vec(), b"name".to_vec()] } }
     }
 
     #[test]
     fn values_are_those_of_the_format() {
         let origin = origin();
-        let value = origin.encode().unwrap();
+        let value = origin.encode();
         let expected = "010100341200000000000088130000000000000100000000000000\
                         02000000ffffffffffffffff0300000002000164046e616d65";
         assert_eq!(hex(&value), expected);
@@ -419,6 +481,16 @@ mod tests {
         let key = "0000000000001234-1388-000000000000000100000002-ffffffffffffffff00000003";
         assert_eq!(index_name(&origin.print), key);
         assert_eq!(index_name_by_number(origin.print.ino), key[..16]);
+
+        let way = Way { anchor: Some(AnchorId(0x77)), names: vec![b"name".to_vec()] };
+        assert_eq!(hex(&way.encode()), "010277000000000000000100046e616d65");
+        assert_eq!(Way::decode(&way.encode(), "x").unwrap(), way);
+        let origin = Origin { way, opaque: true, ..origin };
+        let value = origin.encode();
+        let expected = "010103341200000000000088130000000000000100000000000000\
+                        02000000ffffffffffffffff0300000077000000000000000100046e616d65";
+        assert_eq!(hex(&value), expected);
+        assert_eq!(Origin::decode(&value, "x").unwrap(), origin);
 
         let mut extent = Extent { valid: 20000, ..Extent::default() };
         extent.zeros.insert(1..3);
@@ -459,12 +531,18 @@ mod tests {
         let corrupt = |result: Result<()>| assert_eq!(result.unwrap_err().kind(), ErrorKind::Corrupt);
         let mut extent = Extent { valid: 20000, ..Extent::default() };
         extent.zeros.insert(1..3);
-        let (value, content) = (origin().encode().unwrap(), extent.encode());
+        let (value, content) = (origin().encode(), extent.encode());
+        let anchor = Way { anchor: Some(AnchorId(7)), ..origin().way }.encode();
         let mut doubts = Doubts::default();
         doubts.add(Unproved { offset: 4096, len: 9000, sum: 1 }, 2..4);
         let unproved = doubts.encode().unwrap();
         type Decode = fn(&[u8]) -> Result<()>;
-        let values: [(_, Decode); 3] = [(&value, decode_origin), (&content, decode_extent), (&unproved, decode_doubts)];
+        let values: [(_, Decode); 4] = [
+            (&value, decode_origin),
+            (&content, decode_extent),
+            (&unproved, decode_doubts),
+            (&anchor, |value| Way::decode(value, "x").map(drop)),
+        ];
         for (value, decode) in values {
             (0..value.len()).for_each(|len| corrupt(decode(&value[..len])));
             corrupt(decode(&[&value[..], &[0]].concat()));
@@ -512,10 +590,28 @@ mod tests {
         assert!(doubts.encode().is_none());
     }
 
+    /// A value has room for a way that is full, and for all that was ever written as one.
     #[test]
-    fn a_path_that_does_not_fit_is_said() {
-        let path = vec![vec![b'n'; 255]; 32];
-        let e = Origin { path, ..origin() }.encode().unwrap_err();
-        assert_eq!(e.kind(), ErrorKind::NameTooLong);
+    fn a_way_that_has_room_fits_into_a_value() {
+        let mut way = Way { anchor: Some(AnchorId(7)), names: Vec::new() };
+        assert!(way.has_room(&[b'n'; 255]));
+        while way.has_room(b"n") {
+            way.names.push(b"n".to_vec());
+        }
+        assert_eq!(way.names.len(), WAY_LEN_MAX_BYTES / 2);
+        assert!(Origin { way, ..origin() }.encode().len() < VALUE_LEN_MAX_BYTES);
+        let way = Way { anchor: None, names: vec![vec![b'n'; 255]; 31] };
+        let origin = Origin { way, ..origin() };
+        assert_eq!(Origin::decode(&origin.encode(), "x").unwrap(), origin);
+        assert!(!origin.way.has_room(b"n"));
+    }
+
+    #[test]
+    fn zeros_are_not_the_lowers() {
+        let mut extent = Extent { valid: 5 * BLOCK + 1, ..Extent::default() };
+        assert_eq!(extent.len(), 5 * BLOCK + 1);
+        extent.zeros.insert(1..3);
+        extent.zeros.insert(5..6);
+        assert_eq!(extent.len(), 3 * BLOCK);
     }
 }

@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use super::Shared;
 use super::copy_up::Plan;
 use super::find::{Above, Entry};
 use super::node::Node;
+use super::{Purpose, Shared};
 use crate::error::{ErrorKind, Result};
 use crate::store::NewNode;
 use crate::transaction::Transaction;
@@ -29,7 +29,7 @@ struct Surfacing {
 
 impl Shared {
     fn prepare_surfacing(&self, entry: &Entry) -> Result<Surfacing> {
-        let plan = if entry.node.upper().is_none() { Some(self.plan(&entry.node)?) } else { None };
+        let plan = if entry.node.upper().is_none() { Some(self.plan(&entry.node, Purpose::Change)?) } else { None };
         Ok(Surfacing { plan, copy: None })
     }
 

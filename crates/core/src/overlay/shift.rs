@@ -14,7 +14,7 @@ use super::changes::{Names, is_gone};
 use super::layer::{Held, Layer};
 use super::node::Node;
 use super::record::{Origin, Own, shown};
-use super::{LowerIdentity, Overlay, Shared, format, name_of, names, numbers};
+use super::{LowerIdentity, Overlay, Shared, anchor, format, name_of, names, numbers};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::Store;
 use crate::types::{FileName, Ino, Kind, SetAttr};
@@ -45,12 +45,13 @@ struct Shown {
 struct State<'s> {
     upper: &'s Arc<Layer>,
     whiteout: Option<Held>,
+    index: Option<Held>,
 }
 
 impl<'s> State<'s> {
     fn of(upper: &'s Arc<Layer>) -> Result<State<'s>> {
-        let whiteout = upper.find(Ino::ROOT, name_of(names::WHITEOUT)?)?.map(|(_, held)| held);
-        Ok(State { upper, whiteout })
+        let part = |name: &[u8]| Ok::<_, FsError>(upper.find(Ino::ROOT, name_of(name)?)?.map(|(_, held)| held));
+        Ok(State { upper, whiteout: part(names::WHITEOUT)?, index: part(names::INDEX)? })
     }
 
     /// As what an inode is shown. `None` where it is not there, or is the overlay's own.
@@ -66,7 +67,8 @@ impl<'s> State<'s> {
         Ok(match self.origin(inode)? {
             None => numbers::of_upper(inode).map(|ino| Shown { ino, kind, opaque: false }),
             Some(origin) => {
-                let ino = shared.number_of_copy(inode, &origin, None)?;
+                let found = || self.path(&origin).and_then(|path| shared.at_path_below(&path));
+                let ino = shared.number_of_copy(inode, &origin, found)?;
                 Some(Shown { ino, kind, opaque: origin.opaque })
             }
         })
@@ -80,15 +82,21 @@ impl<'s> State<'s> {
         }
     }
 
+    /// Where an origin's object lies in the lower, as this state notes it.
+    fn path(&self, origin: &Origin) -> Result<Names> {
+        let index = self.index.as_ref().ok_or(ErrorKind::Corrupt)?;
+        anchor::path(self.upper, index.ino, &origin.way)
+    }
+
     fn origin_path(&self, inode: Ino) -> Result<Option<Names>> {
-        Ok(self.origin(inode)?.map(|origin| origin.path))
+        self.origin(inode)?.map(|origin| self.path(&origin)).transpose()
     }
 
     /// Where a copy's original is, if the copy was changed since it was made.
     fn changed_origin(&self, inode: Ino) -> Result<Option<Names>> {
         let Some(origin) = self.origin(inode)? else { return Ok(None) };
         let is_changed = self.upper.store.getattr(inode)?.ctime != origin.print.ctime;
-        Ok(Some(origin.path).filter(|_| is_changed))
+        if is_changed { self.path(&origin).map(Some) } else { Ok(None) }
     }
 
     /// Whether a directory of the upper has a whiteout of that name.
