@@ -143,7 +143,7 @@ impl World {
 
 const MANIFEST: &str = "Queue/Manifests/edits/n";
 /// In the same place each time, also where it changed in between.
-const COMMIT: [&str; 10] = [
+const COMMIT: [&str; 12] = [
     "manifest",
     "commit",
     "mnt",
@@ -154,6 +154,9 @@ const COMMIT: [&str; 10] = [
     "--replace",
     "--request-timeout",
     "1s",
+    // Less than a mount may hang before the watchdog ends it.
+    "--store-timeout",
+    "6s",
 ];
 
 fn signal(child: &std::process::Child, signal: i32) {

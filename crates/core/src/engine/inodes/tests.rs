@@ -82,10 +82,15 @@ fn attributes_come_back_whole_or_not_at_all() {
     let t = table();
     t.add_ref(Ino(9)).unwrap();
     assert_eq!(t.attr(Ino(9), 1), None);
-    assert_eq!(t.fill(&attr(9, 77), 10, t.since()), Fill::Current { foreign: false });
-    assert_eq!(t.attr(Ino(9), 9), Some((attr(9, 77), 10)));
+    let plain = Attr { perm: 0o1654, ..attr(9, 77) };
+    assert_eq!(t.fill(&plain, 10, t.since()), Fill::Current { foreign: false });
+    assert_eq!(t.attr(Ino(9), 9), Some((plain, 10)));
     assert_eq!(t.attr(Ino(9), 10), None, "expired");
-    let device = Attr { size: 0, blocks: 0, kind: Kind::BlockDevice, rdev: 0x801, ..attr(9, 0) };
+    t.fill(&attr(9, 77), 10, t.since());
+    assert_eq!(t.attr(Ino(9), 9), None, "set-id bits are not kept where others change the store");
+    t.fill(&attr(9, 77), NEVER, t.since());
+    assert_eq!(t.attr(Ino(9), 9), Some((attr(9, 77), NEVER)));
+    let device = Attr { size: 0, blocks: 0, kind: Kind::BlockDevice, rdev: 0x801, perm: 0o1654, ..attr(9, 0) };
     t.fill(&device, 10, t.since());
     assert_eq!(t.attr(Ino(9), 9), Some((device, 10)));
     let late = Attr { mtime: Timestamp { secs: 1 << 40, nanos: 0 }, ..attr(9, 78) };
