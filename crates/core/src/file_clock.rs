@@ -13,7 +13,7 @@ use rustix::fs::{Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use crate::types::Timestamp;
 
 /// A pipe, and what tells it from others.
-struct Stamped {
+struct StampPipe {
     pipe: PipeReader,
     identity: (u64, u64),
 }
@@ -22,11 +22,11 @@ fn identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-impl Stamped {
-    fn new() -> Option<Stamped> {
+impl StampPipe {
+    fn new() -> Option<StampPipe> {
         let (pipe, _) = std::io::pipe().ok()?;
         let identity = identity(&rustix::fs::fstat(&pipe).ok()?);
-        Some(Stamped { pipe, identity })
+        Some(StampPipe { pipe, identity })
     }
 
     fn now(&self) -> Option<Timestamp> {
@@ -45,8 +45,8 @@ impl Stamped {
 
 /// The time that the kernel would stamp a file with; that of the last tick where it does not say.
 pub(crate) fn now() -> Timestamp {
-    static STAMPED: OnceLock<Option<Stamped>> = OnceLock::new();
-    STAMPED.get_or_init(Stamped::new).as_ref().and_then(Stamped::now).unwrap_or_else(|| {
+    static PIPE: OnceLock<Option<StampPipe>> = OnceLock::new();
+    PIPE.get_or_init(StampPipe::new).as_ref().and_then(StampPipe::now).unwrap_or_else(|| {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
         Timestamp { secs: time.tv_sec, nanos: time.tv_nsec as u32 }
     })

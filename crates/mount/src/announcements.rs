@@ -44,9 +44,9 @@ pub(crate) struct Announcements {
 }
 
 /// Ends a step.
-struct Asking<'a>(&'a Announcements);
+struct StepEnd<'a>(&'a Announcements);
 
-impl Drop for Asking<'_> {
+impl Drop for StepEnd<'_> {
     fn drop(&mut self) {
         self.0.asking.store(0, Ordering::SeqCst);
     }
@@ -67,7 +67,7 @@ impl Announcements {
 
     fn step<T>(&self, step: Step, ask: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u64;
-        let _asking = Asking(self);
+        let _asking = StepEnd(self);
         self.asking.store((step as u64 + 1) << 32 | thread & u64::from(u32::MAX), Ordering::SeqCst);
         ask()
     }

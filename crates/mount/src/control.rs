@@ -38,7 +38,7 @@ use crate::process::{self, Process};
 use crate::session::SessionHandle;
 
 pub(crate) use door::Doorplate;
-use door::{Closed, Door};
+use door::{Door, DoorError};
 pub use stream::{Parts, Watch};
 
 /// Longest request, in bytes: with what a command line usually may have, however its bytes are written in JSON.
@@ -406,8 +406,8 @@ impl Registry {
     fn through(&self, entry: &MountEntry) -> Result<(MountInfo, Door), ControlError> {
         let place = || entry.mountpoint.clone();
         let door = Door::through(entry, PING_TIMEOUT).map_err(|closed| match closed {
-            Closed::Silent => ControlError::Silent { mountpoint: place(), process: None },
-            Closed::Refused => ControlError::NotAMount(place()),
+            DoorError::Silent => ControlError::Silent { mountpoint: place(), process: None },
+            DoorError::Refused => ControlError::NotAMount(place()),
         })?;
         let silent = || ControlError::Silent { mountpoint: place(), process: None };
         let told =
@@ -489,8 +489,8 @@ impl Registry {
         let mut seen = if self.reaches_all { mountpoint::ours() } else { Vec::new() }.into_iter();
         let entry = seen.find(|entry| entry.device == mount.device).ok_or_else(not_a_mount)?;
         Door::through(&entry, PING_TIMEOUT).map_err(|closed| match closed {
-            Closed::Silent => mount.silent(),
-            Closed::Refused => not_a_mount(),
+            DoorError::Silent => mount.silent(),
+            DoorError::Refused => not_a_mount(),
         })
     }
 

@@ -52,7 +52,7 @@ fn one(path: &Path, args: &UmountArgs, global: &GlobalArgs) -> Result<()> {
     let Some(live) = live else { return of_no_entry(&registry, path, args, global.quiet) };
     // Taken before the request, while the kernel can tell who it is.
     let process = match registry.process_of(&live) {
-        // Whoever asks it holds the mount busy.
+        // An exchange through the mount keeps it busy.
         Err(ControlError::OutOfSight(_)) => return of_no_entry(&registry, path, args, global.quiet),
         process => process.ok(),
     };

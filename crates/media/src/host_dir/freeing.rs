@@ -54,14 +54,14 @@ pub(super) struct Freeing {
     /// When a file was held last, in milliseconds since `start`.
     held_last_ms: AtomicU64,
     /// To the thread; `None` where there can be none.
-    thread: OnceLock<Option<Sender<Unused>>>,
+    thread: OnceLock<Option<Sender<Orphan>>>,
 }
 
 /// A file that is held.
-pub(super) struct Held(Option<Unused>);
+pub(super) struct Held(Option<Orphan>);
 
 /// A file that nobody uses any more. The order of the fields is the order of what happens: it is freed, and then it counts no more.
-struct Unused {
+struct Orphan {
     file: OwnedFd,
     place: Place,
 }
@@ -83,7 +83,7 @@ impl Drop for Place {
 }
 
 impl Held {
-    fn unused(&self) -> &Unused {
+    fn unused(&self) -> &Orphan {
         self.0.as_ref().expect("it is taken out when this is dropped")
     }
 
@@ -111,8 +111,8 @@ impl Drop for Held {
 }
 
 /// The thread that frees. It ends with its [`Freeing`].
-fn start_thread() -> Option<Sender<Unused>> {
-    let (sender, unused) = channel::<Unused>();
+fn start_thread() -> Option<Sender<Orphan>> {
+    let (sender, unused) = channel::<Orphan>();
     let thread = std::thread::Builder::new().name("adit-freeing".into());
     thread.spawn(move || unused.into_iter().for_each(drop)).ok().map(|_| sender)
 }
@@ -153,7 +153,7 @@ impl Freeing {
             return None;
         };
         self.held_last_ms.store(self.now_ms(), Ordering::SeqCst);
-        Some(Held(Some(Unused { file, place: Place(self.clone()) })))
+        Some(Held(Some(Orphan { file, place: Place(self.clone()) })))
     }
 
     fn now_ms(&self) -> u64 {

@@ -47,7 +47,7 @@ pub(super) enum Door {
 
 /// Why a mount did not tell its door.
 #[derive(Debug)]
-pub(super) enum Closed {
+pub(super) enum DoorError {
     /// Its process says nothing.
     Silent,
     /// It has no process, its user is another one, or it is none of this program.
@@ -64,7 +64,7 @@ impl Door {
     }
 
     /// Asks the mount itself, for `patience` at most. It is asked at its place in this process's view.
-    pub(super) fn through(mount: &MountEntry, patience: Duration) -> Result<Door, Closed> {
+    pub(super) fn through(mount: &MountEntry, patience: Duration) -> Result<Door, DoorError> {
         let (place, device) = (mount.mountpoint.clone(), mount.device.clone());
         let (word, answer) = channel();
         // The call cannot be given up once the kernel waits for the mount's process; whoever waits for the thread can.
@@ -72,7 +72,7 @@ impl Door {
             // Nobody waits any more if it took that long.
             let _ = word.send(ask(&place, &device));
         });
-        asked.map_err(|_| Closed::Refused)?;
+        asked.map_err(|_| DoorError::Refused)?;
         match answer.recv_timeout(patience) {
             Ok(Ok(name)) => match Door::Name(name) {
                 name if name.connect(patience).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) => {
@@ -82,12 +82,12 @@ impl Door {
                         .user
                         .is_some_and(is_trusted)
                         .then(|| Door::Mount(Box::new(mount.clone())))
-                        .ok_or(Closed::Refused)
+                        .ok_or(DoorError::Refused)
                 }
                 name => Ok(name),
             },
-            Ok(Err(_)) => Err(Closed::Refused),
-            Err(_) => Err(Closed::Silent),
+            Ok(Err(_)) => Err(DoorError::Refused),
+            Err(_) => Err(DoorError::Silent),
         }
     }
 
@@ -211,6 +211,6 @@ mod tests {
     #[test]
     fn a_folder_of_the_host_has_no_door() {
         let root = crate::mountpoint::find(std::path::Path::new("/")).unwrap();
-        assert!(matches!(Door::through(&root, Duration::from_secs(60)), Err(Closed::Refused)));
+        assert!(matches!(Door::through(&root, Duration::from_secs(60)), Err(DoorError::Refused)));
     }
 }

@@ -54,7 +54,7 @@ use self::file::{Handle, HeaderOrBytes, VaultFile};
 use self::kept::Kept;
 use self::leftovers::Leftovers;
 use self::nodes::{DirNode, Nodes, What};
-use self::removed::Removed;
+use self::removed::RemovedObjects;
 use self::thrift::Thrift;
 use self::versions::Versions;
 use crate::format::content::CHUNK_CLEAR_BYTES;
@@ -144,7 +144,7 @@ pub(crate) struct Shared {
     threshold: u32,
     nodes: Nodes,
     root_dir: Arc<DirNode>,
-    removed: Removed,
+    removed: RemovedObjects,
     naming: RwLock<()>,
     pub(crate) journal: Option<Journal>,
     unsynced: Mutex<UnsyncedDirs>,
@@ -225,7 +225,7 @@ impl VaultStore {
             threshold: config.shortening_threshold,
             nodes: Nodes::new(),
             root_dir,
-            removed: Removed::default(),
+            removed: RemovedObjects::default(),
             naming: RwLock::new(()),
             journal,
             unsynced: Mutex::default(),

@@ -20,9 +20,9 @@ pub(super) enum Remains {
 
 /// The objects. Its lock is a leaf, and no file is let go of under it.
 #[derive(Default)]
-pub(super) struct Removed(Mutex<HashMap<Ino, Remains>>);
+pub(super) struct RemovedObjects(Mutex<HashMap<Ino, Remains>>);
 
-impl Removed {
+impl RemovedObjects {
     /// The object `ino` loses its name; so much of it goes on.
     pub fn add(&self, ino: Ino, remains: Remains) {
         let now = Timestamp::now();

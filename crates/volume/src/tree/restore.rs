@@ -5,7 +5,7 @@
 //! a crash: what was being built is dropped when the volume is opened.
 //!
 //! It costs what differs, and the entries of the directories on the way there: a name that leads to the same inode, which nobody touched since the
-//! snapshot, stays, and so does a directory with nothing below it that was touched ([`Touched`]). Of the rest, all names go first and come back
+//! snapshot, stays, and so does a directory with nothing below it that was touched ([`Difference`]). Of the rest, all names go first and come back
 //! then, for only so is it known which inodes have a name elsewhere.
 //!
 //! An inode that has no name in the branch but below the path gets back its number and its content. One that has a name
@@ -115,10 +115,10 @@ impl Tree {
             let path: Vec<&[u8]> = parents.iter().copied().chain([name.as_bytes()]).collect();
             return Err(missing(&path));
         }
-        let touched = Touched::between([&old, &was])?;
+        let difference = Difference::between([&old, &was])?;
         let stamps = Stamps::between(was, &old, mtimes)?;
         let (inodes, gone, separated) = (HashMap::new(), Vec::new(), Vec::new());
-        let mut restore = Restore { old, new, touched, stamps, inodes, gone, separated };
+        let mut restore = Restore { old, new, difference, stamps, inodes, gone, separated };
         let source = source.map(|(_, ino, kind)| Target { name: name.as_bytes().to_vec(), ino, kind });
         restore.set_back(dir, name, source)?;
         let Restore { new, gone, separated, .. } = restore;
@@ -184,15 +184,15 @@ struct Target {
 }
 
 /// What is not the same in two states of a tree.
-struct Touched {
+struct Difference {
     /// Inodes whose record, content, attributes or entries differ.
     inodes: HashSet<u64>,
     /// The directories above them, in each state.
     above: [HashSet<u64>; 2],
 }
 
-impl Touched {
-    fn between(views: [&View<'_>; 2]) -> Result<Touched> {
+impl Difference {
+    fn between(views: [&View<'_>; 2]) -> Result<Difference> {
         let mut inodes = HashSet::new();
         let way = views[0].topology.way(views.map(|view| view.id));
         for key in views[0].tree.touched_by(&way)? {
@@ -204,8 +204,8 @@ impl Touched {
                 inodes.insert(ino);
             }
         }
-        let above = [Touched::above(views[0], &inodes)?, Touched::above(views[1], &inodes)?];
-        Ok(Touched { inodes, above })
+        let above = [Difference::above(views[0], &inodes)?, Difference::above(views[1], &inodes)?];
+        Ok(Difference { inodes, above })
     }
 
     fn above(view: &View<'_>, inodes: &HashSet<u64>) -> Result<HashSet<u64>> {
@@ -232,7 +232,7 @@ impl Touched {
 struct Restore<'t> {
     /// The snapshot.
     old: View<'t>,
-    touched: Touched,
+    difference: Difference,
     /// The branch as it becomes.
     new: View<'t>,
     /// Which times what is put back gets.
@@ -270,7 +270,7 @@ impl<'t> Restore<'t> {
                 sources.into_iter().map(|source| (source.name.clone(), source)).collect();
             for (name, ino, kind) in there {
                 let is_same = sources.get(&name).is_some_and(|source| (source.ino, source.kind) == (ino, kind));
-                if is_same && self.touched.leaves(ino) {
+                if is_same && self.difference.leaves(ino) {
                     sources.remove(&name);
                 } else if is_same && kind == Kind::Directory {
                     sources.remove(&name);

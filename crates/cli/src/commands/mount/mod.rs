@@ -291,7 +291,7 @@ pub fn answered(error: &ControlError) -> Failure {
     let code = match error {
         ControlError::NotAMount(path) => {
             match mountpoint::find(path).filter(|entry| entry.fs_type == mountpoint::FS_TYPE) {
-                // The kernel lets nobody else ask there, not even root, unless the mount says so.
+                // Requests of another user, root included, are refused by the kernel unless the mount has `allow_other`.
                 Some(MountEntry { user: Some(user), .. }) if user != rustix::process::getuid().as_raw() => {
                     let what = format!("{}: mounted by another user ({})", path.display(), user_name(user));
                     return Failure::new(Code::NotAMount, what)

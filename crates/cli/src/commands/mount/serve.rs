@@ -129,7 +129,7 @@ pub fn serve(
         place,
         indexed: indexed.clone(),
     };
-    // Without a way to it, nothing could be asked of it, and nobody could wait for its end: then it is taken away again.
+    // A mount that takes no request, and whose end cannot be waited for, is taken away again.
     let registered = Registry::of_this_user().register(&info, verbs).map_err(|e| answered(&e))?;
     registered.put_up(&session.handle());
     if let Some(e) = registered.unannounced() {

@@ -162,23 +162,23 @@ pub(super) fn mount_overlay(
         let access = access(&plan, &upper);
         let volume = turn::take(&upper, |_| open_file(&plan, &upper, access, lower.room_beside(&upper)))?;
         // From here on it is this process's alone.
-        let unused = is_new.then(|| Unused(Some(upper.clone())));
+        let unused = is_new.then(|| UpperDraft(Some(upper.clone())));
         overlay::settle(&upper, &volume, &lower, &plan.request)?;
         Process::run(&plan, upper, volume, Some(lower), (readiness, unused))
     })
 }
 
 /// An upper that was made for a mount that is not there yet. It goes with this, or the next try would take it for changes.
-struct Unused(Option<PathBuf>);
+struct UpperDraft(Option<PathBuf>);
 
-impl Unused {
+impl UpperDraft {
     /// The mount is there.
     fn stays(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Unused {
+impl Drop for UpperDraft {
     fn drop(&mut self) {
         let Some(file) = &self.0 else { return };
         match std::fs::remove_file(file) {
@@ -273,7 +273,7 @@ fn ask(mount: &MountInfo, wish: &Wish) -> Result<()> {
     }
 }
 
-/// What to say if a branch of the volume in `file` is in use by a mount of `process` that is not in its place any more:
+/// The failure where a branch of the volume in `file` is in use by a mount of `process` that is not in its place any more:
 /// nobody is told to work there.
 fn detached(file: &Path, process: ProcessNumber, branch: &str) -> Option<Failure> {
     let mounts = live::of_source(file).into_iter().filter(|mount| mount.process() == process && !mount.hidden);
@@ -394,7 +394,7 @@ impl Process {
         file: PathBuf,
         volume: Volume,
         lower: Option<Lower>,
-        (readiness, unused): (Option<&mut Option<Readiness>>, Option<Unused>),
+        (readiness, unused): (Option<&mut Option<Readiness>>, Option<UpperDraft>),
     ) -> Result<()> {
         let signals = Signals::install().map_err(|e| Failure::io("signals", &e))?;
         let log = plan.shown_log();
@@ -408,7 +408,7 @@ impl Process {
         let process = Arc::new(process);
         process.sweep_commits();
         process.mount(&wish)?;
-        unused.into_iter().for_each(Unused::stays);
+        unused.into_iter().for_each(UpperDraft::stays);
         process.obey(signals).map_err(|e| Failure::io("signals", &e))?;
         tell_ready(readiness)?;
         let failed = {

@@ -313,7 +313,7 @@ impl Mounted {
         }
     }
 
-    /// What the kernel has of all that differs is void, likewise.
+    /// The kernel's attributes and pages of all that differs are void, likewise.
     fn tell_kernel(&self, changed: &Outcome) {
         self.session.forget_former(&changed.former);
         for (dir, name) in self.names(&changed.between) {
