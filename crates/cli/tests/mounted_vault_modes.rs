@@ -7,14 +7,10 @@ mod mounts;
 use common::run;
 use mounts::OrdinaryUser;
 
-/// Two users of a group, each with a mount of his own, as on a file server: umask 002, and folders that hand their group on.
-/// What one makes the other can use, and nothing is open beyond what the umask or a mode says.
-#[test]
-fn what_is_open_to_a_group_can_be_used_by_it() {
-    let Some(user) = OrdinaryUser::new() else { return };
-    let script = r#"set -x
+/// Two users of a group, each with a mount of the vault in `shared`, whose mode is `$mode`: `as USER UMASK SCRIPT` runs a script of one of them.
+const TWO_USERS: &str = r#"set -x
         chmod 711 . && chmod 644 password && chmod 755 adit
-        mkdir -m 2775 shared && chown 65534:65001 shared
+        mkdir -m $mode shared && chown 65534:65001 shared
         for u in 65534 1; do mkdir -m 700 home$u m$u && chown $u home$u m$u; done
         trap 'for u in 65534 1; do umount -l m$u 2>/dev/null || true; done' EXIT
         as() { u=$1; mask=$2
@@ -26,6 +22,14 @@ fn what_is_open_to_a_group_can_be_used_by_it() {
                 long=\$(printf 'L%.0s' \$(seq 200))
                 $3"
         }
+"#;
+
+/// Two users of a group, each with a mount of his own, as on a file server: umask 002, and folders that hand their group on.
+/// What one makes the other can use, and nothing is open beyond what the umask or a mode says.
+#[test]
+fn what_is_open_to_a_group_can_be_used_by_it() {
+    let Some(user) = OrdinaryUser::new() else { return };
+    let script = r#"
         as 65534 002 './adit vault init -q --password-file password shared/v
             test $(stat -c %a shared/v/masterkey.cryptomator) = 600
             chmod g+rw shared/v/masterkey.cryptomator
@@ -46,7 +50,7 @@ fn what_is_open_to_a_group_can_be_used_by_it() {
         as 65534 077 'on; chmod 700 opened; off'
         as 1 002 'on; ls opened 2>/dev/null && exit 9; off'
         as 65534 002 './adit vault check -q --password-file password shared/v'"#;
-    run(user.command(script, "true"), b"").expect(0);
+    run(user.command(&format!("mode=2775\n{TWO_USERS}{script}"), "true"), b"").expect(0);
 }
 
 /// As on ext4: the mode of a directory says nothing of whether it may be removed or replaced.
@@ -89,19 +93,7 @@ fn directories_of_any_mode_are_removed_and_replaced() {
 #[test]
 fn what_is_given_to_a_group_later_can_be_used_by_it() {
     let Some(user) = OrdinaryUser::new() else { return };
-    let script = r#"set -x
-        chmod 711 . && chmod 644 password && chmod 755 adit
-        mkdir -m 2770 shared && chown 65534:65001 shared
-        for u in 65534 1; do mkdir -m 700 home$u m$u && chown $u home$u m$u; done
-        trap 'for u in 65534 1; do umount -l m$u 2>/dev/null || true; done' EXIT
-        as() { u=$1; mask=$2
-            HOME=$PWD/home$u XDG_RUNTIME_DIR=$PWD/home$u setpriv --reuid=$u --regid=65001 --groups=65001 sh -euxc "
-                umask $mask; m=m$u
-                on() { ./adit mount -q --password-file password shared/v \$m; cd \$m; }
-                off() { cd ..; ./adit umount -q \$m; }
-                long=\$(printf 'L%.0s' \$(seq 200))
-                $3"
-        }
+    let script = r#"
         as 65534 007 './adit vault init -q --password-file password shared/v
             chmod g+rw shared/v/masterkey.cryptomator'
         as 65534 077 'on; mkdir -p priv/E mine; ln -s t priv/ln; ln -s t priv/l$long; ln -s t mine/moved; ln -s t priv/back
@@ -114,5 +106,5 @@ fn what_is_given_to_a_group_later_can_be_used_by_it() {
         as 65534 077 'on; test -z "$(ls -A priv)"; ln -s t priv/ln; chmod 700 priv; off'
         test -z "$(find shared/v/d -name "*.c9r" -path "*/symlink.c9r" -perm /077)"
         as 65534 007 './adit vault check -q --password-file password shared/v'"#;
-    run(user.command(script, "true"), b"").expect(0);
+    run(user.command(&format!("mode=2770\n{TWO_USERS}{script}"), "true"), b"").expect(0);
 }
